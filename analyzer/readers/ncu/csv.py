@@ -369,15 +369,13 @@ _REPEATED: Final = {"Grid Size": "launch__grid_size", "Block Size": "launch__blo
 
 def _rules(path: Path, rows: pl.DataFrame) -> pl.DataFrame:
     """Rule results of the details page, as :data:`kanalyze.counter_model.RULE_RESULTS`."""
-    if "Rule Name" not in rows.columns:
-        return counter_model.RULE_RESULTS.empty()
     column = partial(_column, rows)
     # ncu writes estimates with a point, or with its locale's sign, and never with thousands
     share = column("Estimated Speedup").str.replace(",", ".", literal=True).cast(pl.Float64, strict=False) / 100
-    held = rows.filter(pl.col("Rule Name") != "").select(
+    held = rows.filter(column("Rule Name") != "").select(
         "event_id",
         section=pl.col("Section Name").replace(SECTIONS),
-        rule="Rule Name",
+        rule=column("Rule Name"),
         kind=column("Rule Type").replace(_RULE_KINDS),
         message=column("Rule Description").fill_null("").str.strip_chars(),
         scope=pl.when(column("Estimated Speedup Type") != "").then(column("Estimated Speedup Type")),

@@ -16,7 +16,6 @@ import polars as pl
 
 from kanalyze import columns, counter_model, errors, files, model, readers, reduction, report
 from kanalyze.readers.nsys import samples, tables as nsys
-from kanalyze.readers.nsys.tables import DETAILS, Labels, Machine, Seen, notes, streams
 from kanalyze.readers.storage.table_files import FORMS, SqliteFile, TableFile, TableFolder, tables_in
 from kanalyze.schema import Table
 
@@ -113,9 +112,9 @@ class NsysTables:
     def __init__(self, database: TableFile) -> None:
         """Read from `database` on demand."""
         self._database = database
-        self._seen = Seen({}, [], {})
-        self._labels = Labels(database, self._seen.undecoded)
-        self._machine = Machine(database)
+        self._seen = nsys.Seen({}, [], {})
+        self._labels = nsys.Labels(database, self._seen.undecoded)
+        self._machine = nsys.Machine(database)
         self._samples = samples.Samples(database, self._labels, self._seen.undecoded)
         self._orders: dict[str, pl.Series | None] = {}
 
@@ -147,14 +146,14 @@ class NsysTables:
     def table(self, name: str) -> pl.DataFrame:
         """One of the other tables of :data:`kanalyze.model.READER_TABLES`."""
         tables: dict[str, Callable[[], pl.DataFrame]] = {
-            **{side: partial(self._side_table, model.READER_TABLES[side]) for side in DETAILS},
+            **{side: partial(self._side_table, model.READER_TABLES[side]) for side in nsys.DETAILS},
             "range_detail": self._range_detail,
             "communicator_calls": lambda: communicator_calls(
                 self._database, self._first_ids[nsys.RANGES], self._seen.undecoded
             ),
             "event_records": self._event_records,
             "graph_nodes": self._graph_nodes,
-            "streams": partial(streams, self._database),
+            "streams": partial(nsys.streams, self._database),
             "devices": self._machine.devices,
             "processes": self._machine.processes,
             "symbols": self._symbols,
@@ -165,7 +164,7 @@ class NsysTables:
             "scheduling": self._samples.scheduling,
             "gpu_metrics": partial(samples.gpu_metrics, self._database, self._seen.undecoded),
             "network_metrics": partial(samples.network_metrics, self._database),
-            "notes": lambda: notes(self._database, self._seen),
+            "notes": lambda: nsys.notes(self._database, self._seen),
         }
         return model.reader_table(name, tables, self._database.path)
 
@@ -177,7 +176,7 @@ class NsysTables:
 
     def notes_of_read(self) -> pl.DataFrame:
         """Notes on tables that were read already or are small."""
-        return notes(self._database, self._seen, of_read=True)
+        return nsys.notes(self._database, self._seen, of_read=True)
 
     @cached_property
     def _first_ids(self) -> dict[str, int]:
@@ -283,8 +282,6 @@ class NsysTables:
         return ranges.join(domains, on=["process_id", "domainId"], how="left", maintain_order="left")
 
     def _range_detail(self) -> pl.DataFrame:
-        if nsys.RANGES not in self._database.tables:
-            return model.RANGE_DETAIL.empty()
         detail = self._range_rows.select(
             "event_id",
             "domain",
@@ -297,8 +294,6 @@ class NsysTables:
 
     def _event_records(self) -> pl.DataFrame:
         source = nsys.EVENT_RECORDS
-        if source not in self._database.tables:
-            return model.EVENT_RECORDS.empty()
         records = self._database.integers(source, nsys.EVENT_RECORD_COLUMNS, self._machine.to_gpu).select(
             "device",
             process_id=nsys.process_of("globalPid"),
@@ -322,8 +317,6 @@ class NsysTables:
     def _symbols(self) -> pl.DataFrame:
         """Kernel functions by symbol name."""
         source = next(spec.table for spec in nsys.EVENT_TABLES if spec.kind == "kernel")
-        if nsys.SYMBOL.column not in self._database.columns(source):
-            return counter_model.SYMBOLS.empty()
         name, symbol = (self._labels.namer(named) for named in (nsys.KERNEL_NAME, nsys.SYMBOL))
         wanted = (nsys.KERNEL_NAME.column, nsys.SYMBOL.column)
         pairs = self._database.integers(source, wanted, lambda part: part.unique()).unique(maintain_order=True)
@@ -332,7 +325,7 @@ class NsysTables:
 
     def _side_table(self, table: Table) -> pl.DataFrame:
         frames = [table.empty()]
-        for part in (part for part in DETAILS[table.name] if part.source in self._database.tables):
+        for part in (part for part in nsys.DETAILS[table.name] if part.source in self._database.tables):
             labels = {name: self._labels.namer(named) for name, named in part.labels.items()}
             made = [made.cast(table.schema[name]).alias(name) for name, made in part.columns.items()]
             try:

@@ -182,8 +182,6 @@ class Samples:
 
     def _domains(self) -> dict[tuple[int, int], bool]:
         """The domains of Python stacks, by process id and domain id: whether they are periodic."""
-        if not self._database.last_row(RANGES):
-            return {}
         columns = {"eventType": pl.Int64, "globalTid": pl.Int64, "domainId": pl.Int64, "text": pl.String}
         created = self._database.frame(RANGES, columns, only=("eventType", files.DOMAIN))
         named = created.filter(pl.col("text").is_in([*files.DOMAINS]))
@@ -314,22 +312,16 @@ def network_metrics(database: TableFile) -> pl.DataFrame:
         "globalId", adapter="name"
     )
     adapters = adapters.unique("globalId", keep="first", maintain_order=True)
-    frames = [model.NETWORK_METRICS.empty()]
-    for table, source in (("NET_NIC_METRIC", "nic"), ("NET_IB_SWITCH_METRIC", "switch")):
-        if database.last_row(table):
-            columns = dict.fromkeys(("start", "end", "globalId", "portId", *keys), pl.Int64)
-            raw = database.frame(table, {**columns, "value": pl.Float64}).drop_nulls(["start", "value"])
-            samples = raw.join(names, on=keys, how="left", maintain_order="left")
-            samples = samples.join(adapters, on="globalId", how="left", maintain_order="left")
-            made = samples.select(
-                "value",
-                "unit",
-                source=pl.lit(source),
-                adapter=pl.coalesce("adapter", pl.col("globalId").cast(pl.String)).fill_null(""),
-                port="portId",
-                metric="name",
-                start_ns="start",
-                dur_ns=pl.col("end") - pl.col("start"),
-            )
-            frames.append(model.NETWORK_METRICS.select(made))
-    return pl.concat(frames)
+    columns = {**dict.fromkeys(("start", "end", "globalId", "portId", *keys), pl.Int64), "value": pl.Float64}
+    tables = {"nic": "NET_NIC_METRIC", "switch": "NET_IB_SWITCH_METRIC"}
+    sampled = (database.frame(table, columns).with_columns(source=pl.lit(source)) for source, table in tables.items())
+    samples = pl.concat(sampled).drop_nulls(["start", "value"]).join(names, on=keys, how="left", maintain_order="left")
+    made = samples.join(adapters, on="globalId", how="left", maintain_order="left").select(
+        *("value", "unit", "source"),
+        adapter=pl.coalesce("adapter", pl.col("globalId").cast(pl.String)).fill_null(""),
+        port="portId",
+        metric="name",
+        start_ns="start",
+        dur_ns=pl.col("end") - pl.col("start"),
+    )
+    return model.NETWORK_METRICS.select(made)
