@@ -44,8 +44,6 @@ HINTS: Final = tables.listed("hints of communication")
 _OLD: Final = (
     r"^nccl(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)(Ring|Tree|CollNet)?(LL128|LL|Simple)?Kernel"
 )
-#: Namespaces of expert-parallel dispatch and combine (DeepEP and its copies), and their kernels that communicate.
-_EXPERTS: Final = r"^(deep_ep|uccl)::|(?:^|::)ep::(?:internode(?:_ll)?|intranode)::"
 _COLLECTIVE: Final = r"(?:^|_)(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|cross_device_reduce)(?=_|$)"
 
 
@@ -77,11 +75,8 @@ def _others(name: Spelled) -> Fields | None:
     text, word = name.text, name.word
     if of_library := looked_up("libraries of communication", text):
         return of_library
-    if match := re.search(_EXPERTS, name.function):
-        apart = re.search(r"^get_|^clean|^query|^mask|layout|metadata|workspace|epilogue", word)
-        moves = r"(?:^|_)(?:(?P<operation>dispatch|combine|notify|barrier)(?:_|$)|pp_(?:send|recv)_|engram_fetch_)"
-        move = None if apart else re.search(moves, word)
-        return {"library": match[1] or "deep_ep", **({"family": "communication"} if move else {}), **in_groups(move)}
+    if of_parallel := looked_up("libraries of expert parallelism", name.function):
+        return of_parallel | looked_up("kernels of expert parallelism", word)
     engine = looked_up("engines with collectives", name.function)
     if of_experts := looked_up("experts", name.function):
         return of_experts | engine
@@ -293,20 +288,6 @@ def words(name: Spelled) -> Fields | None:
 
 # Attention: FlashAttention 1 to 4, memory-efficient attention, FlashInfer, TensorRT-LLM, vLLM.
 
-_TRAITS: Final = (
-    r"[Ff]lash_(?:fwd|bwd)_kernel_traits<(?P<head_dim>\d{1,6}), (?P<tile>\d{1,6}, \d{1,6}), (?P<warps>\d{1,6}),"
-    r"(?: \w+,){1,8} (?P<qkv>[\w:]+_t)\b"
-)
-#: Sequence, head, step, warps of a row and a column.
-_TRAITS1: Final = (
-    r"FMHA_kernel_traits<\d{1,6}, (?P<head_dim>\d{1,6}), \d{1,6}, \d{1,6}, \d{1,6}(?:, \w+, (?P<qkv>\w+)>)?"
-)
-_MAINLOOP: Final = (
-    r"CollectiveMainloop[FB]wd\w{0,40}<(?P<stages>\d{1,6}), "
-    r"cute::tuple<(?P<cluster>cute::C<\d{1,6}>, cute::C<\d{1,6}>, cute::C<\d{1,6}>)\s?>, "
-    r"cute::tuple<(?P<tile>cute::C<\d{1,6}>, cute::C<\d{1,6}>), cute::C<(?P<head_dim>\d{1,6})>\s?>, "
-    r"(?:\d{1,6}, )?(?P<qkv>[\w:]+), (?P<accumulator_type>float), cutlass::arch::Sm\d{1,6}(?:, (true|false))?"
-)
 _ATTENTION: Final = {"family": "attention", "operation": "attention"}
 
 #: Kernels with a template argument that says whether attention is causal, and its index.
@@ -328,7 +309,7 @@ def flash(name: Spelled) -> Fields | None:
         return None
     way = direction(word.replace("fprop", "_fwd_").replace("dgrad", "_bwd_"))
     fields: Fields = {**_ATTENTION, "library": "flash_attention", "direction": way}
-    fields |= in_groups(re.search(_TRAITS, text) or re.search(_TRAITS1, text))
+    fields |= looked_up("traits of flash attention", text)
     if fields.get("warps") and fields.get("input_types"):
         fields["tensor_core"] = fields["input_types"][0] in ("f16", "bf16") or None
     if word in _CAUSAL:
@@ -343,19 +324,7 @@ def _flash3(text: str) -> Fields:
     fields: Fields = {**_ATTENTION, "library": "flash_attention", **in_groups(match), "direction": direction(called)}
     if "Combine" in called:
         fields["operation"] = "combine"
-    if mainloop := re.search(_MAINLOOP, text):
-        fields |= {**in_groups(mainloop), "tensor_core": True}
-        if "Fwd" in mainloop[0] and (causal := mainloop[mainloop.re.groups]):
-            fields["causal"] = causal == "true"
-    return fields
-
-
-def efficient(name: Spelled) -> Fields | None:
-    """Decodes xformers' memory-efficient attention, as in PyTorch: ``fmha_cutlassF_f16_aligned_64x64_rf_sm80``."""
-    fields = looked_up("memory-efficient attention", name.word)
-    if "arch" in fields:  # GEMMs: halves on tensor cores from sm70 on, f32 (as three products of tf32) from sm80 on
-        fields["tensor_core"] = int(fields["arch"][2:]) >= (80 if "f32" in fields["input_types"] else 70)
-    return fields or None
+    return fields | looked_up("main loops of flash attention 3", text)
 
 
 #: Most specific first: NCCL's pattern occurs in no other name; a cuDNN name may contain one of CUTLASS.
@@ -365,7 +334,8 @@ _DECODERS: Final[tuple[Decoder, ...]] = (
     *(miopen, ck, of_aiter),
     _in_scope(r"rocprim::|hipcub::", "rocprim", "text"),
     by_table("hip runtime", "text"),
-    *(flash, efficient, _in_scope(r"flashinfer::", "flashinfer"), by_table("attention of engines", "function")),
+    *(flash, by_table("memory-efficient attention", "word")),
+    *(_in_scope(r"flashinfer::", "flashinfer"), by_table("attention of engines", "function")),
     *products.PRINTED,
     cudnn,
     *products.TEMPLATES,

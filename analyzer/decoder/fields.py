@@ -220,7 +220,8 @@ _VALUES: Final[dict[str, Callable[[str], Any]]] = {
     ),
     **dict.fromkeys(("stages", "alignment", "vector", "ordinal", "head_dim"), int),
     **dict.fromkeys(("output_type", "accumulator_type", "scale_type"), type_of),
-    **dict.fromkeys(("split_k", "tensor_core"), bool),
+    **dict.fromkeys(("split_k", "tensor_core"), lambda text: text != "false"),
+    "causal": lambda text: text == "true",
     **dict.fromkeys(("algorithm", "layout", "output_layout"), str.lower),
     "direction": lambda text: "backward" if text[0] in "bB" else "forward",
     "input_types": lambda text: types_of([text]),
@@ -233,7 +234,12 @@ _OPERANDS: Final = {"a": 1, "b": 1, "ab": 2, "qkv": 3}
 
 def in_groups(match: re.Match[str] | None) -> Fields:
     """The fields that the named groups of a match hold, by the names of the groups; none of groups without text."""
-    texts = {name: text for name, text in match.groupdict().items() if text} if match else {}
+    return _valued(match.groupdict()) if match else {}
+
+
+def _valued(every_text: dict[str, str | None]) -> Fields:
+    """Fields by name with their values, from texts."""
+    texts = {name: text for name, text in every_text.items() if text}
     fields = {name: _VALUES.get(name, str)(text) for name, text in texts.items() if name not in _OPERANDS}
     operands = [text for name, text in texts.items() for _ in range(_OPERANDS.get(name, 0))]
     return {**fields, "input_types": types_of(operands)} if operands else fields
@@ -309,9 +315,11 @@ def by_table(table: str, part: str) -> Callable[[Spelled], Fields | None]:
 
 
 def headed(head: Head) -> Fields:
-    """The fields in the head of a line."""
+    """The fields in the head of a line: four by their places, and others as NAME=VALUE."""
     names = ("family", "operation", "library", "direction")
-    return {name: word for name, word in zip(names, head, strict=False) if word}
+    fields = {name: word for name, word in zip(names, head, strict=False) if word}
+    further = (word.partition("=") for word in head[len(names) :] if word)
+    return fields | _valued({name: text for name, _, text in further})
 
 
 def _lines(table: str) -> Iterator[tuple[Head, list[str]]]:

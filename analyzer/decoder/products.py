@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import Final
 
 from kanalyze.decoder import fields as tables
-from kanalyze.decoder.fields import Fields, Spelled, every, exact, headed, in_groups, looked_up, type_of, types_of
+from kanalyze.decoder.fields import Fields, Spelled, by_table, every, in_groups, looked_up, type_of, types_of
 
 _ARCHS: Final = ("maxwell_", "pascal_", "volta_", "turing_", "ampere_", "ada_", "hopper_", "blackwell_")
 _TYPE: Final = "tf32|bf16|f64|f32|f16|e4m3|e5m2|e2m1|i32|i8|u8|cf32|cf64"
@@ -216,10 +216,7 @@ _ATOM: Final = (
 
 
 def cublas(name: Spelled) -> Fields | None:
-    """Decodes cuBLAS kernels that are C++ templates, and the few others without an architecture in the name.
-
-    Old ones are ``sgemm_largek_lds64``, ``gemm_kernel2x2_core``, ``trsm_left_kernel``.
-    """
+    """Decodes cuBLAS kernels that are C++ templates, and the few others without an architecture in the name."""
     word = name.word
     # prefix of the name, operation, and index of the types of A, B, C and the accumulator
     for start, product, at in (
@@ -230,13 +227,7 @@ def cublas(name: Spelled) -> Fields | None:
             return _cublas_gemm(name, product, at)
     if "cublas" in name.text and (of_blas := looked_up("cublas", word)):
         return {**of_blas, "input_types": types_of([name.arg(0)])}
-    if word == "splitKreduce_kernel":
-        return {"family": "gemm", "operation": "split_k_reduce", "library": "cublas", "split_k": True}
-    if match := re.match(r"(?:gemm_kernel2x2|([sdcz])gemm_(?:largek|32x32x32|sm\d\d|kernel))", word):
-        short = _LETTERS.get(match[1] or "")
-        types = {"input_types": (short, short), "output_type": short} if short else {}
-        return {**_work("gemm"), "library": "cublas", **types}
-    return looked_up("solvers of cublas", word) or looked_up("cublaslt", name.function) or None
+    return looked_up("other kernels of cublas", word) or looked_up("cublaslt", name.function) or None
 
 
 def _cublas_gemm(name: Spelled, operation: str, at: int) -> Fields:
@@ -267,9 +258,7 @@ def cutlass(name: Spelled) -> Fields | None:
     if "ImplicitGemm" in text:
         way = re.search(r"Conv[23]d(Fprop|Dgrad|Wgrad)", text)
         work = _work(way[1].lower() if way else "conv")
-    unit = re.search(r"OpClass(\w*TensorOp|Simt)", text)
-    of_2 = every("cutlass 2", text) | ({"tensor_core": unit[1] != "Simt"} if unit else {})
-    return {**work, "library": library, **_cutlass3(text), **of_2}
+    return {**work, "library": library, **_cutlass3(text), **every("cutlass 2", text)}
 
 
 def _cutlass3(text: str) -> Fields:
@@ -282,24 +271,4 @@ def _cutlass3(text: str) -> Fields:
     return fields | ({"tensor_core": True} if re.search(r"\bSM1\d\d_MMA_", text) else {})
 
 
-def quantised(name: Spelled) -> Fields | None:
-    """Decodes quantised GEMMs: Marlin, AWQ, DeepGEMM, Machete, bitsandbytes, Triton's MoE kernel."""
-    function = name.function
-    products = exact("quantised products")
-    if product := next((key for key in (function, name.word) if key in products), None):
-        fields = headed(products[product])
-        if "moe" in product:
-            fields["operation"] = "grouped_gemm"
-        if "arlin" in product or "m16n8k16" in product:
-            fields |= {"tensor_core": True, "instruction": (16, 8, 16)}
-        return fields
-    if name.word.startswith("gemm_forward_4bit_cuda_m"):
-        tile = tuple(int(size) for size in re.findall(r"[mnk](\d{1,6})(?![0-9])", name.word)[-3:])
-        return {**_work("gemm"), "library": "awq", "tile": tile}
-    if function.startswith("deep_gemm::"):
-        work = _work("gemm") if "gemm" in name.word else {}
-        return {**work, "library": "deep_gemm", **in_groups(re.match(r"(?P<arch>sm\d{1,6})_", name.word))}
-    return None
-
-
-TEMPLATES: Final = (cublas, cutlass, quantised)
+TEMPLATES: Final = (cublas, cutlass, by_table("quantised products", "function"))

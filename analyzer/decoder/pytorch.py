@@ -247,8 +247,7 @@ def inductor(name: Spelled) -> Fields | None:
         return None
     match = re.match(_NAME, name.text)
     if not match:
-        template = tables.looked_up("inductor templates", name.text)
-        return {**template, "kind": "template"} if "family" in template else template or None
+        return tables.looked_up("inductor templates", name.text) or None
     kind, text, ordinal = match.groups()
     known = tables.listed("aten operators") | tables.by_name("inductor families").keys()
     fused = operators(text, known) if text else ()
