@@ -164,23 +164,12 @@ def cub(name: Spelled) -> Fields | None:
     return {"library": "thrust", **looked_up("cub", name.text)} if in_thrust or "thrust::" in name.function else None
 
 
-_FFT_TYPES: Final = {"s": "f32", "d": "f64", "h": "f16"}
-
-
 def fft(name: Spelled) -> Fields | None:
     """Decodes cuFFT kernels."""
     fields = looked_up("fft", name.function) or looked_up("arguments of fft", name.text)
     types = (type_of(name.arg(at)) for at in range(len(name.args)))
-    short = next((short for short in types if short in _FFT_TYPES.values()), None)
-    if re.match(r"[sdh]p[RV]", name.function):
-        short = _FFT_TYPES[name.function[0]]
-    return {**fields, "accumulator_type": short} if fields else None
-
-
-def sparse(name: Spelled) -> Fields | None:
-    """Decodes cuSPARSE kernels."""
-    is_cusparse = "cusparse" in name.function
-    return {"library": "cusparse", **looked_up("sparse products", name.function.lower())} if is_cusparse else None
+    short = next((short for short in types if short in ("f32", "f64", "f16")), None)
+    return {"accumulator_type": short, **fields} if fields else None
 
 
 def fbgemm(name: Spelled) -> Fields | None:
@@ -340,7 +329,8 @@ _DECODERS: Final[tuple[Decoder, ...]] = (
     cudnn,
     *products.TEMPLATES,
     pytorch.aten,
-    *(cub, fft, sparse, by_table("solvers", "word"), fbgemm, xla, cupy, engine),
+    *(cub, fft, _in_scope(r".*cusparse", "cusparse", "function"), by_table("solvers", "word")),
+    *(fbgemm, xla, cupy, engine),
     *(by_table("jiterator", "text"), by_table("cuda driver", "text")),
     *(term, trtllm_gen, cute, by_table("namespaces", "function"), words),
 )
