@@ -205,15 +205,6 @@ def tensile(name: Spelled) -> Fields | None:
 
 PRINTED: Final = (xmma, cutlass2, cutlass3, nvjet, named, tensile)
 
-_C3: Final = r"cute::C<\d{1,6}>, cute::C<\d{1,6}>, cute::C<\d{1,6}>"
-_MAINLOOP: Final = rf"MainloopSm(?P<arch>\d{{1,6}})\w{{0,60}}<(?P<stages>\d{{1,6}}), cute::tuple<(?P<cluster>{_C3})\s?>"
-_TILE: Final = rf"cute::tuple<(?P<tile>{_C3})\s?>, (?P<ab>[\w:]+)"
-_FACTOR: Final = "TF32|BF16|F16|E4M3|E5M2|S8|U8|F64"
-_ATOM: Final = (
-    r"\bSM(?P<arch>\d{1,6})(?:::GMMA::MMA)?_(?P<instruction>\d{1,6}x\d{1,6}x\d{1,6})"
-    rf"_(?P<accumulator_type>F32|F16|S32|F64)(?P<a>{_FACTOR})(?P<b>{_FACTOR})"
-)
-
 
 def cublas(name: Spelled) -> Fields | None:
     """Decodes cuBLAS kernels that are C++ templates, and the few others without an architecture in the name."""
@@ -258,17 +249,7 @@ def cutlass(name: Spelled) -> Fields | None:
     if "ImplicitGemm" in text:
         way = re.search(r"Conv[23]d(Fprop|Dgrad|Wgrad)", text)
         work = _work(way[1].lower() if way else "conv")
-    return {**work, "library": library, **_cutlass3(text), **every("cutlass 2", text)}
-
-
-def _cutlass3(text: str) -> Fields:
-    """Decodes CUTLASS 3: arch, stages and cluster of the main loop; tile and type after it; instruction."""
-    fields: Fields = {}
-    if match := re.search(_MAINLOOP, text):
-        fields = {**in_groups(match), **in_groups(re.compile(_TILE).search(text, match.end()))}
-    if atom := in_groups(re.search(_ATOM, text)):
-        return {**atom, **fields, "input_types": atom["input_types"], "tensor_core": True}
-    return fields | ({"tensor_core": True} if re.search(r"\bSM1\d\d_MMA_", text) else {})
+    return {**work, "library": library, **every("cutlass", text)}
 
 
 TEMPLATES: Final = (cublas, cutlass, by_table("quantised products", "function"))
