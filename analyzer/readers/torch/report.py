@@ -365,8 +365,6 @@ class TorchTables:
     def _forwards(self) -> pl.Series:
         """The forward operator of each operator, by flow events; null if none."""
         op, links = self._frames.frame("Op"), self._frames.frame("Link")
-        if links.is_empty():
-            return _nothing(op)
         # of the operators that start together on a thread, the innermost one (recorded last) has the flow
         linked_at = pl.col("start_ns").is_in(links.get_column("start_ns").unique().implode())
         at = op.select(*of_trace.PLACE, event_id=self._ids("Op")).filter(linked_at).unique(of_trace.PLACE, keep="last")
