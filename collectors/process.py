@@ -244,10 +244,7 @@ def _alive(process: subprocess.Popen[bytes], mark: str) -> set[int]:
     assigned = f"{MARK}={mark}".encode()
     entries = Path("/proc").glob("[0-9]*")
     running = {int(entry.name) for entry in entries if _is_of(entry, process.pid, assigned)} - {os.getpid()}
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=0)
-        return running - {process.pid}
-    return running | {process.pid}
+    return running | {process.pid} if process.poll() is None else running - {process.pid}
 
 
 def _is_of(entry: Path, leader: int, mark: bytes) -> bool:
