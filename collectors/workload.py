@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from kanalyze.collectors.options import BadOptionError, WorkloadError
 from kanalyze.errors import nearest
@@ -130,7 +130,7 @@ def resolve(text: str, args: Sequence[str] = ()) -> Workload:
     """Resolves `text` to a workload: a file, a reference workload, a program on PATH; ``-m``: the module in `args`."""
     path = Path(text)
     if text == MODULE and args and not path.is_file():
-        return replace(_of_script(Behind((), (MODULE, args[0]), tuple(args[1:]))), given=text)
+        return replace(_of_script((), (MODULE, args[0]), tuple(args[1:])), given=text)
     if not path.is_file():
         shipped = reference(text)
         on_path = shutil.which(text) if os.sep not in text else None
@@ -191,21 +191,21 @@ def _of_file(path: Path, args: tuple[str, ...]) -> Workload:
     if absolute.suffix == ".cu":
         return Workload(_name(absolute.stem), "cuda", absolute, args)
     if absolute.suffix == ".py":
-        return _of_script(Behind((), (str(absolute),), args))
+        return _of_script((), (str(absolute),), args)
     if not os.access(absolute, os.X_OK):
         raise WorkloadError.not_runnable(path)
-    parts, first_line = behind(str(absolute), args), head.partition(b"\n")[0]
-    if parts is None and absolute.name not in LAUNCHERS and re.match(rb"#!.*python[\d.]*\s*$", first_line):
+    script, first_line = behind(str(absolute), args), head.partition(b"\n")[0]
+    if script is not None:
+        return script
+    if absolute.name not in LAUNCHERS and re.match(rb"#!.*python[\d.]*\s*$", first_line):
         interpreter = first_line[2:].decode(errors="replace").split()[-1]  # for env, the one on PATH
-        parts = Behind((shutil.which(interpreter) or interpreter,), (str(absolute),), args)
-    if parts is not None:
-        return _of_script(parts)
+        return _of_script((shutil.which(interpreter) or interpreter,), (str(absolute),), args)
     hidden = starts_python(str(absolute), args, head)
     return Workload(_name(absolute.name), "executable", absolute, args, starts_python=hidden)
 
 
-def _of_script(parts: "Behind") -> Workload:
-    launcher, target, args = parts
+def _of_script(launcher: tuple[str, ...], target: tuple[str, ...], args: tuple[str, ...]) -> Workload:
+    """The workload of a script, or ``-m MODULE``, of the words before it, the launcher first, and its arguments."""
     if target[0] == MODULE:
         return Workload(_name(target[1].rpartition(".")[2]), "python", None, args, launcher, target)
     script = Path(os.path.abspath(target[0]))  # noqa: PTH100 - as above
@@ -219,20 +219,12 @@ def _name(text: str) -> str:
     return re.sub(r"[^\w.+-]+", "_", text).strip("-._") or "workload"
 
 
-class Behind(NamedTuple):
-    """The words of a command before its script, the launcher first; the script, or ``-m MODULE``; its arguments."""
-
-    launcher: tuple[str, ...]
-    target: tuple[str, ...]
-    args: tuple[str, ...]
-
-
 def is_python(word: str) -> bool:
     """Whether the program `word` is a Python interpreter, by its name."""
     return re.fullmatch(r"python(\d+(\.\d+)*)?", Path(word).name) is not None
 
 
-def behind(program: str, args: Sequence[str]) -> Behind | None:
+def behind(program: str, args: Sequence[str]) -> Workload | None:
     """The script started by ``program args…``; None if it cannot be determined."""
     name, words = Path(program).name, list(args)
     if name == "accelerate":
@@ -243,11 +235,11 @@ def behind(program: str, args: Sequence[str]) -> Behind | None:
         for at, word in enumerate(words):
             if is_python(word) or Path(word).name in LAUNCHERS | _WRAPPERS:
                 inner = behind(word, words[at + 1 :])
-                return inner and inner._replace(launcher=(program, *words[:at], *inner.launcher))
+                return inner and replace(inner, launcher=(program, *words[:at], *inner.launcher))
     return None
 
 
-def _started(launcher: tuple[str, ...], name: str, words: list[str]) -> Behind | None:
+def _started(launcher: tuple[str, ...], name: str, words: list[str]) -> Workload | None:
     """The script or module that Python, or the launcher `name` of it, starts: only they know which options take values.
 
     A script is the first word that ends as one does; of Python and torchrun, whose options name no files, any file.
@@ -262,10 +254,10 @@ def _started(launcher: tuple[str, ...], name: str, words: list[str]) -> Behind |
             before, module, args = rest[:number], rest[number : number + 1], rest[number + 1 :]
             if is_python(name) and (inner := _LAUNCHER_MODULES.get("".join(module))):
                 return _started((*launcher, *words[:at], word, *before, *module), inner, args)
-            return Behind((*launcher, *words[:at], *before), (MODULE, *module), tuple(args)) if module else None
+            return _of_script((*launcher, *words[:at], *before), (MODULE, *module), tuple(args)) if module else None
         # Python runs a folder or an archive with __main__.py, too
         if word.endswith(".py") or (may_be_any and (Path(word).exists() if is_python(name) else Path(word).is_file())):
-            return Behind((*launcher, *words[:at]), (word,), tuple(rest))
+            return _of_script((*launcher, *words[:at]), (word,), tuple(rest))
     return None
 
 
