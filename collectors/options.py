@@ -189,8 +189,4 @@ class InterruptedCaptureError(KanalyzeError, slug="interrupted"):
 
     exit_status = 130
 
-    @classmethod
-    def during(cls, name: str, folder: Path | None) -> "InterruptedCaptureError":
-        """Error: interrupted in the pass `name`; `folder` holds the finished passes, None if there are none."""
-        kept = f"What was finished before is in {folder}." if folder else "Nothing was finished, and nothing was kept."
-        return cls(f"stopped during {name}.", kept)
+    during = Case("stopped during {name}.", "Nothing was finished, and nothing was kept.")

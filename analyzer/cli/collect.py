@@ -141,7 +141,7 @@ def collect(  # noqa: PLR0913 - a click command has a parameter per option
         else:
             captured = collectors.collect_against(workload, against, args, options, _draw_event)
     except KeyboardInterrupt:  # before anything was begun
-        raise declared.InterruptedCaptureError.during("the checks", None) from None
+        raise declared.InterruptedCaptureError.during("the checks") from None
     _finish(captured)
 
 

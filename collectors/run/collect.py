@@ -18,7 +18,6 @@ from typing import Any
 from kanalyze.collectors import process
 from kanalyze.collectors.in_workload.torch_script import write_bytes
 from kanalyze.collectors.options import BARE, NCU, NSYS, PASSES, CompileError, InterruptedCaptureError, Options, checked
-from kanalyze.collectors.process import Event, Progress, Starter
 from kanalyze.collectors.run.passes import NO_KERNELS, Passes, PassRecord, StepFailedError, masked
 from kanalyze.collectors.run.plan import Plan, in_order, numbered, portable_script
 from kanalyze.collectors.tools import machine, nvcc
@@ -80,9 +79,9 @@ def collect(
     workload: str | os.PathLike[str],
     args: Sequence[str] = (),
     options: Options | None = None,
-    progress: Progress = lambda _: None,
+    progress: process.Progress = lambda _: None,
     *,
-    starter: Starter = subprocess.Popen,
+    starter: process.Starter = subprocess.Popen,
     **changes: Any,  # noqa: ANN401 - of Options
 ) -> Capture:
     """Profiles a program with every available tool, into one capture folder.
@@ -111,9 +110,9 @@ def collect_against(  # noqa: PLR0913 - as of collect, and the other program
     other: str | os.PathLike[str],
     args: Sequence[str] = (),
     options: Options | None = None,
-    progress: Progress = lambda _: None,
+    progress: process.Progress = lambda _: None,
     *,
-    starter: Starter = subprocess.Popen,
+    starter: process.Starter = subprocess.Popen,
     **changes: Any,  # noqa: ANN401 - of Options
 ) -> Captures:
     """Profiles two programs with the same tools and options, in turns (A B B A …), into one folder.
@@ -181,15 +180,13 @@ def _planned(
 class Recording(Passes):
     """A program that is being recorded.
 
-    `runs` says how many runs each pass has finished, `turns` the place of each run among those of both programs, by the
-    name of its report; `content` is the manifest so far, `last_words` the end of what the last failure printed.
+    `turns` has the place of each finished run among those of both programs, by the name of its report; `content` is the
+    manifest so far, `last_words` the end of what the last failure printed.
     """
 
     records: list[PassRecord] = field(default_factory=list)
-    runs: dict[str, int] = field(default_factory=dict)
     turns: dict[str, int] = field(default_factory=dict)
     content: dict[str, object] = field(default_factory=dict)
-    _possible: list[str] = field(default_factory=list)
     _begun: PassRecord | None = None
     last_words: list[str] = field(default_factory=list)
     _began_unix_s: float = field(default_factory=time.time)
@@ -223,17 +220,16 @@ class Recording(Passes):
             raise CollectError.impossible(reasons, [*dict.fromkeys(remedy for _, remedy in missing.values())])
         for name, obstacle in missing.items():
             self._skip(name, *obstacle)
-        self._possible = [name for name in passes if name not in missing]
 
     def roofs(self) -> dict[str, Any]:
         """Time what the GPU reaches; empty where that cannot be."""
         measured, why = rates(self.plan.options, self.plan.workload)
-        self.progress(Event("note", "roofs", f"not measured: {why}" if why else "measured"))
+        self.progress(process.Event("note", "roofs", f"not measured: {why}" if why else "measured"))
         return measured
 
     def begin_pass(self, name: str) -> PassRecord | None:
-        """Begin a pass; None if it cannot run."""
-        if name not in self._possible:
+        """Begin a pass; None if it cannot run, or is not wanted."""
+        if name not in self._to_come:
             return None
         if name == NCU and self.launches == []:
             self._skip(name, NO_KERNELS)
@@ -254,16 +250,15 @@ class Recording(Passes):
                 side, name = self.plan.side, self.plan.workload.name
                 called = f"{side} ({name})" if side else name
                 raise CollectError.program_failed(called, error.status or 0, error.last_words) from error
-            self.progress(Event("note", record.name, f"failed: {record.why}"))
+            self.progress(process.Event("note", record.name, f"failed: {record.why}"))
             self._note_locks(record, error)
             return False
-        self.runs[record.name] = number
         self.turns[numbered(record.name, number)] = turn
         return True
 
     def end_pass(self, record: PassRecord) -> None:
         """End a begun pass."""
-        if record.name == NSYS and record.status != "interrupted" and self.runs.get(NSYS):
+        if record.name == NSYS and record.status != "interrupted" and NSYS in self.turns:
             self.list_launches(record)
         record.after = machine.state(self.plan.tools.gpus.smi)
         self._begun = None
@@ -274,9 +269,8 @@ class Recording(Passes):
             record.status, record.why = "interrupted", "stopped by the user"
             self._note_locks(record)
             self.end_pass(record)
-        reached = {record.name for record in self.records}
-        rest = [name for name in self.plan.wanted if name not in reached]
-        self.records += [PassRecord(name, "interrupted", "stopped by the user before it began") for name in rest]
+        why = "stopped by the user before it began"
+        self.records += [PassRecord(name, "interrupted", why) for name in self._to_come]
 
     def write(self, status: str, seconds: float, final: Path) -> Capture:
         """Write the manifest, with paths as they will be in the folder `final`; the capture that will be there."""
@@ -297,9 +291,15 @@ class Recording(Passes):
     # What came of it
 
     @property
-    def recorded(self) -> set[str]:
-        """The passes that recorded something."""
-        return {*self.runs} - {BARE}
+    def recorded(self) -> bool:
+        """Whether a pass recorded something."""
+        return not self.turns.keys().isdisjoint({*PASSES} - {BARE})
+
+    @property
+    def _to_come(self) -> list[str]:
+        """The passes that are wanted and have no record, in order."""
+        reached = {record.name for record in self.records}
+        return [name for name in self.plan.wanted if name not in reached]
 
     @property
     def failures(self) -> list[str]:
@@ -316,7 +316,7 @@ class Recording(Passes):
     def _skip(self, name: str, why: str, remedy: str = "") -> None:
         self.records.append(PassRecord(name, "skipped", why, remedy))
         more = f". To get it: {remedy}" if remedy else ""
-        self.progress(Event("note", name, f"skipped: {why}{more}"))
+        self.progress(process.Event("note", name, f"skipped: {why}{more}"))
 
     def _note_locks(self, record: PassRecord, error: StepFailedError | None = None) -> None:
         """Note lock files of torch extension builds that were stopped with the program."""
@@ -334,11 +334,13 @@ class Recording(Passes):
                 self.note(record, f"{path} is {text}", show=True)
 
 
-def _recorded(plans: Sequence[Plan], final: Path, progress: Progress, starter: Starter) -> list[Capture]:
+def _recorded(
+    plans: Sequence[Plan], final: Path, progress: process.Progress, starter: process.Starter
+) -> list[Capture]:
     """Record one program, or two in turns, into the folder `final`; raises OutputError."""
 
     def recording(plan: Plan) -> Recording:
-        def with_side(event: Event) -> None:
+        def with_side(event: process.Event) -> None:
             progress(replace(event, step=f"{plan.side} {event.step}".strip()))
 
         return Recording(replace(plan, folder=scratch / plan.side), with_side, starter)
@@ -347,7 +349,7 @@ def _recorded(plans: Sequence[Plan], final: Path, progress: Progress, starter: S
     try:
         with writable(final):
             if scarce := process.scarce(scratch):
-                progress(Event("note", "disk", scarce))
+                progress(process.Event("note", "disk", scarce))
             return _Turns([recording(plan) for plan in plans], scratch, final).whole()
     finally:
         process.discard({scratch})
@@ -371,10 +373,11 @@ class _Turns:
         except KeyboardInterrupt:
             for side in self.sides:
                 side.interrupt()
-            are_some_of_each = all(side.recorded for side in self.sides)
-            if are_some_of_each:
+            kept = ""
+            if all(side.recorded for side in self.sides):
                 self._kept(time.monotonic() - began, "interrupted")
-            raise InterruptedCaptureError.during(self.current, self.final if are_some_of_each else None) from None
+                kept = f"What was finished before is in {self.final}."
+            raise InterruptedCaptureError.during(self.current, remedy=kept) from None
         for side in self.sides:
             if not side.recorded:
                 raise CollectError.every_pass_failed(map(side.plan.with_side, side.failures), side.last_words)
@@ -431,9 +434,8 @@ class _Turns:
 
 def extensions_folder() -> Path:
     """The folder in which torch builds extensions."""
-    chosen = os.environ.get("TORCH_EXTENSIONS_DIR")
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(chosen) if chosen else Path(base) / "torch_extensions"
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path(caches, "torch_extensions"))
 
 
 # The manifest: the program, its machine and tools, the passes, and what they wrote.

@@ -15,7 +15,6 @@ from typing import Final, TypeVar
 from kanalyze.collectors.options import BARE, NAMING, NCU, NSYS, PASSES, SAMPLES, TORCH, Options
 from kanalyze.collectors.process import Program, Step
 from kanalyze.collectors.tools import found, ncu, nsys, nvcc
-from kanalyze.collectors.tools.found import Tools, wanted_passes
 from kanalyze.collectors.workload import Workload, references
 from kanalyze.tools import tool_of
 
@@ -44,7 +43,7 @@ class Plan:
 
     workload: Workload
     options: Options
-    tools: Tools
+    tools: found.Tools
     folder: Path  # of the capture
     runner: Path = RUNNER  # the script that runs in the workload's Python
     side: str = ""  # ``base`` or ``new`` where two programs are recorded in turns
@@ -81,7 +80,7 @@ class Plan:
     @property
     def wanted(self) -> tuple[str, ...]:
         """The passes that are wanted, in order."""
-        return wanted_passes(self.workload, self.options)
+        return found.wanted_passes(self.workload, self.options)
 
     @property
     def makes_ranges(self) -> bool:

@@ -19,7 +19,6 @@ from kanalyze.collectors.in_workload.torch_sessions import RANGES, RECIPES
 from kanalyze.collectors.options import BARE, NAMING, NCU, NSYS, PASSES, SAMPLES, TORCH, Options
 from kanalyze.collectors.process import Program, answer, find, runnable, version_of
 from kanalyze.collectors.tools import machine, ncu, nsys, nvcc
-from kanalyze.collectors.tools.machine import Permission
 from kanalyze.collectors.workload import LAUNCHERS, SPREADERS, Workload, is_python
 from kanalyze.tools import NCU_FOLDERS, NSYS_FOLDERS
 
@@ -236,7 +235,7 @@ def doctor(options: Options | None = None, folder: Path | None = None) -> list[E
     answers = {
         **{tool.name: _tool(tool, f"({tool.path})") for tool in (tools.nvcc, tools.nsys, tools.ncu)},
         "GPU": gpu,
-        "driver": Permission(ok=True, found=str(gpus.driver_version)) if gpu.ok else None,
+        "driver": machine.Permission(ok=True, found=str(gpus.driver_version)) if gpu.ok else None,
         "architecture": _architecture(tools.nvcc, gpus.compute_capabilities),
         "counters": machine.counters() if gpus.present else None,
         "CPU samples": cpu,
@@ -265,33 +264,33 @@ def extras() -> list[Examined]:
     return lines
 
 
-def _tool(program: Program, where: str) -> Permission:
-    return Permission(program.usable, program.problem or f"{_version(program)} {where}", program.remedy)
+def _tool(program: Program, where: str) -> machine.Permission:
+    return machine.Permission(program.usable, program.problem or f"{_version(program)} {where}", program.remedy)
 
 
 def _version(program: Program) -> str:
     return program.version or "of unknown version"
 
 
-def _python_samples(profiler: Program) -> Permission:
+def _python_samples(profiler: Program) -> machine.Permission:
     has = nsys.has_option(nsys.options_of(profiler), "--python-sampling")
     support = "nsys takes them inside the process, without CPU samples too"
     finding = support if has else f"nsys {_version(profiler)} does not take them"
-    return Permission(has, finding, "install a newer Nsight Systems")
+    return machine.Permission(has, finding, "install a newer Nsight Systems")
 
 
-def _gpu(gpus: machine.Gpus) -> Permission:
+def _gpu(gpus: machine.Gpus) -> machine.Permission:
     if gpus.present and not gpus.rows:
         why = f"there is one, but nvidia-smi does not tell which ({gpus.smi.problem or 'it fails'})"
-        return Permission(
+        return machine.Permission(
             ok=False, found=why, remedy="check the driver's installation; --arch says what to compile for"
         )
     none = f"none (nvidia-smi: {gpus.smi.problem})" if gpus.smi.problem else "none that nvidia-smi shows"
     names = ", ".join(f"{row['name']} (compute capability {row['compute_capability']})" for row in gpus.rows)
-    return Permission(bool(gpus.rows), names or none, NO_GPU)
+    return machine.Permission(bool(gpus.rows), names or none, NO_GPU)
 
 
-def _architecture(compiler: Program, capabilities: Sequence[str]) -> Permission | None:
+def _architecture(compiler: Program, capabilities: Sequence[str]) -> machine.Permission | None:
     if not compiler.usable or not capabilities:
         return None
     supported, numbers = nvcc.supported(compiler), {text: text.replace(".", "") for text in capabilities}
@@ -299,16 +298,16 @@ def _architecture(compiler: Program, capabilities: Sequence[str]) -> Permission 
     finding = ", ".join(f"sm_{number}" for number in numbers.values())
     if unknown:
         finding = f"nvcc {compiler.version} does not compile for {', '.join(unknown)}"
-    return Permission(not unknown, finding, "install a CUDA toolkit that knows this GPU")
+    return machine.Permission(not unknown, finding, "install a CUDA toolkit that knows this GPU")
 
 
-def _disk(folder: Path) -> Permission:
+def _disk(folder: Path) -> machine.Permission:
     try:
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        return Permission(False, f"{folder}: {error.strerror or error}", "choose a folder that exists with -o")  # noqa: FBT003
+        return machine.Permission(False, f"{folder}: {error.strerror or error}", "choose a folder that exists with -o")  # noqa: FBT003
     remedy = f"free some, or write elsewhere with -o; a longer program takes {units.size(process.ENOUGH_BYTES)}"
-    return Permission(free >= process.ENOUGH_BYTES, f"{units.size(free)} free", remedy)
+    return machine.Permission(free >= process.ENOUGH_BYTES, f"{units.size(free)} free", remedy)
 
 
 def complete(lines: Sequence[Examined]) -> bool:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kanalyze.collectors.options import BARE
-from kanalyze.collectors.run import plan
 from kanalyze.collectors.tools import found
 from support.command import ADD
 
@@ -278,6 +277,5 @@ def machine_in(folder, monkeypatch):
     monkeypatch.setenv("PATH", os.pathsep.join([str(programs), "/usr/bin", "/bin"]))
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     monkeypatch.chdir(home)
-    for module in (found, plan):
-        monkeypatch.setattr(module, "wanted_passes", wanted)
+    monkeypatch.setattr(found, "wanted_passes", wanted)
     return StandIns(programs)

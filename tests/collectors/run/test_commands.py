@@ -7,8 +7,7 @@ import pytest
 from kanalyze.collectors import dry_run
 from kanalyze.collectors.options import BadOptionError, Options, checked
 from kanalyze.collectors.process import Step
-from kanalyze.collectors.run import plan
-from kanalyze.collectors.tools import nsys, nvcc
+from kanalyze.collectors.tools import found, nsys, nvcc
 from kanalyze.errors import KanalyzeError, UnknownNameError
 from support.stand_ins import WANTED
 
@@ -49,7 +48,7 @@ RUNS = {
 @pytest.fixture
 def programs(bare, monkeypatch):
     """Programs, on a machine that has no tool; they are run without a profiler, too."""
-    monkeypatch.setattr(plan, "wanted_passes", WANTED)
+    monkeypatch.setattr(found, "wanted_passes", WANTED)
     for name in ("train.py", "other.py", "a b.cu"):
         Path(name).write_text("")
     bare.write("torchrun", "#!/bin/sh\n")

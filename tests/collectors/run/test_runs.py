@@ -14,7 +14,7 @@ import pytest
 from kanalyze.collectors import collect, process
 from kanalyze.collectors.options import Options
 from kanalyze.collectors.process import Step
-from kanalyze.collectors.run import passes, plan, plan as planning
+from kanalyze.collectors.run import passes
 from kanalyze.collectors.run.passes import Passes, PassRecord, StepFailedError, last_words
 from kanalyze.collectors.run.plan import Plan
 from kanalyze.collectors.tools import found, machine
@@ -141,8 +141,7 @@ CASES = {
 def be(stand_ins, modes, monkeypatch):
     for name, mode in {"program": PROGRAM, **modes}.items():
         if name == "bare":
-            for module in (found, plan):
-                monkeypatch.setattr(module, "wanted_passes", WANTED)
+            monkeypatch.setattr(found, "wanted_passes", WANTED)
         elif name == "full":
             monkeypatch.setattr(process, mode, 10**18)
         elif name == "denied":
@@ -280,8 +279,7 @@ def test_an_old_python_runs_the_script_itself(stand_ins, version, hooked):
 
 def test_the_marks_of_a_script_are_kept(stand_ins, monkeypatch):
     del stand_ins
-    for module in (found, planning):
-        monkeypatch.setattr(module, "wanted_passes", WANTED)
+    monkeypatch.setattr(found, "wanted_passes", WANTED)
     Path("train.py").write_text("import sys\nprint('check: ok', sys.argv[1:], 'torch' in sys.modules)\n")
     capture = collect("train.py", ["-m", "x"], output=Path("cap"), passes=("nsys",), python=sys.executable)
     assert capture.checks == ["check: ok ['-m', 'x'] False"]
@@ -300,7 +298,6 @@ def test_roofs_are_measured_where_torch_can(stand_ins, monkeypatch, answer, kept
     del stand_ins
     monkeypatch.setattr(found, "answer", lambda *words, **_: answer if "measured_peaks" in str(words[-1]) else (1, ""))
     monkeypatch.setattr(found, "wanted_passes", WANTED)
-    monkeypatch.setattr(planning, "wanted_passes", WANTED)
     Path("train.py").write_text("")
     notes = []
     capture = collect(
