@@ -65,8 +65,7 @@ class Job:
         offset, error = np.zeros((2, len(at)), dtype=np.int64)
         offset[known] = self.clocks.ahead(match[known], clock[known])
         error[known] = self.clocks.error[self.clocks.node(match[known], clock[known])]
-        number = pl.Series("match", match, dtype=pl.Int64)
-        number = number.set(number < 0, None)
+        number = pl.Series("match", match, dtype=pl.Int64).set(pl.Series(~known), None)
         own = pl.DataFrame(
             {
                 "match": number,

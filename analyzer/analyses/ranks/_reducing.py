@@ -324,7 +324,7 @@ def put_together(read: Turn, members: Ints, ranks: pl.DataFrame) -> tuple[Rows, 
     Steps have the ledger of each, by bucket with ``_ns``, and hidden_ns, the time of collectives beside kernels.
     """
     tables: dict[str, list[pl.DataFrame]] = {"steps": [], "kernels": []}
-    columns: dict[str, list[npt.NDArray[Any]]] = {}
+    columns: list[dict[str, npt.NDArray[Any]]] = []
     calls: list[pl.DataFrame] = []
     counts = np.zeros(ranks.height, dtype=np.int64)
     for batch in _batches(read, ("collectives", "steps", "ledgers", "kernels"), members):
@@ -341,8 +341,7 @@ def put_together(read: Turn, members: Ints, ranks: pl.DataFrame) -> tuple[Rows, 
         step = pl.when(pl.col("start_ns") < pl.col("end_ns")).then("step").fill_null(-1).cast(pl.Int32)
         inside = placed.sort("row").select(step).to_series()
         own |= {"inside": inside.to_numpy(), "member": rows.get_column("member").cast(pl.Int32).to_numpy()}
-        for name, column in own.items():
-            columns.setdefault(name, []).append(column)
+        columns.append(own)
         key = ["member", "index"]
         sums = {f"{name}_ns": pl.when(pl.col("bucket") == name).then("ns") for name in statistics.BUCKETS}
         wide = batch["ledgers"].select(*key, **sums).group_by(key).agg(pl.all().sum())
@@ -351,10 +350,10 @@ def put_together(read: Turn, members: Ints, ranks: pl.DataFrame) -> tuple[Rows, 
             steps = steps.join(by_step, on=key, how="left", maintain_order="left")
         tables["steps"].append(steps.with_columns(pl.col(*sums, "hidden_ns").fill_null(0)))
         tables["kernels"].append(batch["kernels"])
-    at = np.argsort(np.concatenate(columns.pop("member")), kind="stable")
+    at = np.argsort(np.concatenate([own.pop("member") for own in columns]), kind="stable")
     ordered = {}
-    for name in [*columns]:
-        column = np.concatenate(columns.pop(name))
+    for name in [*columns[0]]:
+        column = np.concatenate([own.pop(name) for own in columns])
         untold = name in _UNTOLD and (column == _UNTOLD[name]).all()
         ordered[name] = column[:0] if untold else column[at]
     rows_of_all = Rows(first=np.r_[0, np.cumsum(counts)], calls=pl.concat(calls), **ordered)
