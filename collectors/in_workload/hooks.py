@@ -1,11 +1,8 @@
-"""Hooks into a program without changes to its script: modules that it imports, functions, recurring parts, profilers.
+"""Hooks into a program without changes to its script: modules that it imports, functions, recurring parts.
 
 A part (step, phase) is one of: the optimizer's step, the top-level module's call, a record_function or NVTX range by
 name, a function by name. :func:`watch` calls back right before and right after each occurrence, outside of what the
 profiler records of it, so that no range of the trace is cut in two.
-
-torch lets a second profiler take the first one's events without a word. So where the program starts its own, ours ends
-first and keeps what it has; and the traces that the program exports itself are copied into the capture.
 """
 
 from __future__ import annotations
@@ -21,14 +18,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
-from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from .torch_script import packed_copy  # relative: the runner loads these files without their package
-
-if TYPE_CHECKING:
-    from .torch_sessions import Session
+from typing import Any, NamedTuple
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
@@ -364,47 +355,3 @@ class Ranges(NamedTuple):
         hook(module, push, pushing)
         if closes is not None:
             hook(module, pop, after=popped)
-
-
-class Foreign:
-    """Tracks profilers of the program: how many `started`, and the traces that they exported.
-
-    Traces are copied to the files of a session; `before` is called before the first such profiler starts.
-    """
-
-    def __init__(self, ran: Session, before: Callable[[], None]) -> None:
-        """Hook into torch.profiler, to see every profiler that starts."""
-        self.started = self._copied = 0
-        self._ran, self._before = ran, before
-        self._is_stopping = False  # ours, which is no start of another one
-        kineto: Any = getattr(import_module("torch.profiler.profiler"), "_KinetoProfile", None)
-        legacy: Any = import_module("torch.autograd.profiler")
-        starts = ((kineto, "prepare_trace"), (legacy.profile, "__enter__"), (legacy.emit_nvtx, "__enter__"))
-        for owner, method in starts:
-            if hasattr(owner, method):
-                hook(owner, method, self._starting)
-        if kineto is not None:
-            hook(kineto, "export_chrome_trace", after=self._exported)
-
-    def _starting(self, profiler: Any, *_: Any) -> None:  # noqa: ANN401
-        if self._is_foreign(profiler):
-            self.started += 1
-            if self.started == 1:
-                self._is_stopping = True
-                self._before()
-                self._is_stopping = False
-
-    def _is_foreign(self, profiler: Any) -> bool:  # noqa: ANN401
-        return not self._is_stopping and not getattr(profiler, "of_kanalyze", False)
-
-    def _exported(self, profiler: Any, path: Any, *_: Any, **__: Any) -> None:  # noqa: ANN401
-        if self._is_foreign(profiler) and Path(path).is_file():  # else the export failed
-            target = self._ran.path(f"torch-own{self._copied + 1}", ".json.gz")
-            try:
-                packed_copy(Path(path), target)
-            except OSError as error:
-                self._ran.failures.append(f"copy of {path}: {error}")
-                return
-            self._copied += 1
-            self._ran.files.append(target)
-            self._ran.traces.append(target)

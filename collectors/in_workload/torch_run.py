@@ -1,4 +1,8 @@
-"""Runs a workload under a recipe: the implementation of :mod:`torch_runner`, and its command line."""
+"""Runs a workload under a recipe: the implementation of :mod:`torch_runner`, and its command line.
+
+torch lets a second profiler take the first one's events without a word. So where the program starts its own, ours ends
+first and keeps what it has; and the traces that the program exports itself are copied into the capture.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +23,12 @@ from typing import Any
 
 from . import hooks, torch_script, torch_sessions as recipes  # relative: the runner loads these without their package
 from .compiled import Caches
-from .hooks import AUTO, OPTIMIZER, Foreign, Part, Watched
 from .notes import lines_noted
-from .torch_script import rank, write_json
-from .torch_sessions import NO_STEP, SCHEMA, ProfilerBusyError, Settings, session
 
 _RUNNER = str(Path(__file__).with_name("torch_runner.py"))
 
 
-def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Settings:
+def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> recipes.Settings:
     """Parses a command line; on errors the program exits with status 2, as argparse does."""
     parser = _parser()
     words = [*argv]
@@ -46,17 +47,17 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Setti
         parser.error(str(error))
     if recipe.leaves_out is None and arguments.left_out:
         parser.error(f"recipe {recipe.name} leaves nothing out: choose a toggle recipe")
-    return Settings(
+    return recipes.Settings(
         out=arguments.out,
         recipe=recipe,
         workload=tuple(workload),
         activities=arguments.activities,
-        step=arguments.step or AUTO,
-        left_out=arguments.left_out or OPTIMIZER,
+        step=arguments.step or hooks.AUTO,
+        left_out=arguments.left_out or hooks.OPTIMIZER,
         fresh=arguments.caches == "fresh",
         key_averages=arguments.key_averages,
         lines=arguments.lines,
-        rank=rank(environ),
+        rank=torch_script.rank(environ),
         given=tuple(options),
     )
 
@@ -77,8 +78,8 @@ def _parser() -> argparse.ArgumentParser:
         ("left_out", "--leave-out", "--leave-out-call", "MODULE:FUNCTION"),
     ):
         either = parser.add_mutually_exclusive_group()
-        either.add_argument(by_range, dest=part, type=partial(Part, "range"), metavar="GLOB")
-        either.add_argument(by_call, dest=part, type=Part.parse, metavar=metavar)
+        either.add_argument(by_range, dest=part, type=partial(hooks.Part, "range"), metavar="GLOB")
+        either.add_argument(by_call, dest=part, type=hooks.Part.parse, metavar=metavar)
     parser.add_argument("--caches", choices=("fresh", "user"), default="fresh")
     return parser
 
@@ -91,17 +92,21 @@ def _activities(text: str) -> tuple[str, ...]:
 
 
 class Run:
-    """A run of a workload."""
+    """A run of a workload.
 
-    is_recording = False
-    foreign: Foreign | None = None
-    stepping: Watched | None = None
-    leaving_out: Watched | None = None
+    `profiles_itself` says whether the workload started a profiler of torch, one that is not `of_kanalyze`, and `copied`
+    how many traces such profilers exported: these are copied to the files of the session.
+    """
+
+    is_recording = profiles_itself = False
+    copied = 0
+    stepping: hooks.Watched | None = None
+    leaving_out: hooks.Watched | None = None
     kernels = 0
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: recipes.Settings) -> None:
         """Prepare a run with `settings`."""
-        self.settings, self.session = settings, session(settings)
+        self.settings, self.session = settings, recipes.session(settings)
         self.caches = Caches(settings.out, settings.suffix, fresh=settings.fresh)
         untold = dict.fromkeys(("status", "exception", "duration_ns"))
         self.workload: dict[str, Any] = {"argv": list(settings.workload), "ended": "unknown", **untold}
@@ -139,7 +144,7 @@ class Run:
             self.caches.begin()
             import_module("torch")
             self._start()
-        except (ImportError, ProfilerBusyError, OSError, RuntimeError, AttributeError) as error:
+        except (ImportError, recipes.ProfilerBusyError, OSError, RuntimeError, AttributeError) as error:
             self.session.failures.append(f"the workload cannot be profiled: {type(error).__name__}: {error}")
             sys.stderr.write(f"kanalyze: {self.session.failures[-1]} ({sys.executable})\n")
         self._report()
@@ -161,17 +166,43 @@ class Run:
         if settings.recipe.leaves_out is not None:
             off, on = partial(running.toggle, on=False), partial(running.toggle, on=True)
             self.leaving_out = hooks.watch(settings.left_out, off, on)
-        self.foreign = Foreign(running, self._give_way)
+        self._watch_profilers()
         follow(settings)
         running.start()
         self.is_recording = True
 
-    def _give_way(self) -> None:
-        """Stop our profiler, since the workload starts its own."""
+    def _watch_profilers(self) -> None:
+        """Hook into torch.profiler, to see every profiler that starts."""
+        kineto: Any = getattr(import_module("torch.profiler.profiler"), "_KinetoProfile", None)
+        legacy: Any = import_module("torch.autograd.profiler")
+        starts = ((kineto, "prepare_trace"), (legacy.profile, "__enter__"), (legacy.emit_nvtx, "__enter__"))
+        for owner, method in starts:
+            if hasattr(owner, method):
+                hooks.hook(owner, method, self._starting)
+        if kineto is not None:
+            hooks.hook(kineto, "export_chrome_trace", after=self._exported)
+
+    def _starting(self, profiler: Any, *_: Any) -> None:  # noqa: ANN401
+        """Stop our profiler, where the workload starts the first one of its own."""
+        if self.profiles_itself or hasattr(profiler, "of_kanalyze"):
+            return
+        self.profiles_itself = True
         if self.is_recording and self.settings.recipe.makes in (recipes.TRACE, recipes.TENSORBOARD):
             self.session.stop()
             why = "the workload started a torch profiler of its own, and torch can have only one: recording ended there"
             self.session.notes.insert(0, f"{why}; recipe own leaves the profiler to the workload")
+
+    def _exported(self, profiler: Any, path: Any, *_: Any, **__: Any) -> None:  # noqa: ANN401
+        if not hasattr(profiler, "of_kanalyze") and Path(path).is_file():  # else the export failed
+            target = self.session.path(f"torch-own{self.copied + 1}", ".json.gz")
+            try:
+                torch_script.packed_copy(Path(path), target)
+            except OSError as error:
+                self.session.failures.append(f"copy of {path}: {error}")
+                return
+            self.copied += 1
+            self.session.files.append(target)
+            self.session.traces.append(target)
 
     def _script(self) -> None:
         """Run the script, with its own functions wrapped that are parts."""
@@ -204,7 +235,7 @@ class Run:
         ran.files += [self.settings.lines_file] if self.settings.lines_file.is_file() else []
         if self.is_recording:
             ran.stop()
-        if self.foreign is not None and self.settings.recipe.makes == recipes.NOTHING and not self.foreign.started:
+        if self.is_recording and self.settings.recipe.makes == recipes.NOTHING and not self.profiles_itself:
             ran.notes.append("the workload started no torch profiler of its own")
         try:
             files, rows = self.caches.finish()
@@ -218,10 +249,10 @@ class Run:
         """Note which steps were found, and which part was left out."""
         stepping, left_out = self.stepping, self.leaving_out
         if stepping is not None and stepping.seen == 0:
-            notes[:] = [note for note in notes if note != NO_STEP]
+            notes[:] = [note for note in notes if note != recipes.NO_STEP]
             notes.append(
-                f"{NO_STEP}: {stepping.part.text} never ended. Name what ends one: --step-range NAME of a range, "
-                "--step-on MODULE:FUNCTION (the script is __main__), forward or optimizer"
+                f"{recipes.NO_STEP}: {stepping.part.text} never ended. Name what ends one: --step-range NAME of a "
+                "range, --step-on MODULE:FUNCTION (the script is __main__), forward or optimizer"
             )
         elif stepping is not None and stepping.part.kind == "auto" and stepping.found is not None:
             notes.append(f"a step is {stepping.found.text}, of which there were {stepping.seen}")
@@ -234,7 +265,7 @@ class Run:
     def _report(self) -> None:
         settings, ran = self.settings, self.session
         document = {
-            "schema": SCHEMA,
+            "schema": recipes.SCHEMA,
             **ran.facts(),
             "caches": "fresh" if settings.fresh else "user",
             "python": sys.version.split()[0],
@@ -246,10 +277,10 @@ class Run:
             "kernels_compiled": self.kernels,
             "workload": self.workload,
         }
-        ran.attempt("torch-run.json", lambda: write_json(ran.path("torch-run", ".json"), document))
+        ran.attempt("torch-run.json", lambda: torch_script.write_json(ran.path("torch-run", ".json"), document))
 
 
-def _told(watched: Watched | None) -> dict[str, Any] | None:
+def _told(watched: hooks.Watched | None) -> dict[str, Any] | None:
     if watched is None:
         return None
     part = watched.found or watched.part
@@ -280,7 +311,7 @@ _CHILD = "__import__('runpy').run_path(runner)['child'](function, arguments)"
 class Child:
     """Picklable wrapper that profiles a function in a spawned process, as a rank."""
 
-    def __init__(self, function: Callable[..., Any], settings: Settings) -> None:
+    def __init__(self, function: Callable[..., Any], settings: recipes.Settings) -> None:
         """Profile `function`, whose first argument is the process index, by `settings`."""
         self.function, self.settings = function, settings
 
@@ -293,7 +324,7 @@ class Child:
         return Run(replace(self.settings, rank=number)).call(lambda: self.function(number, *args))
 
 
-def follow(settings: Settings) -> None:
+def follow(settings: recipes.Settings) -> None:
     """Profile processes spawned by torch.multiprocessing from now on; forked ones are not profiled."""
     spawn: Any = import_module("torch.multiprocessing.spawn")
     package: Any = import_module("torch.multiprocessing")

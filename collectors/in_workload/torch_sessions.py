@@ -9,6 +9,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -288,23 +289,21 @@ class TraceSession(Session):
 class RangesSession(Session):
     """Session in which every operator emits an NVTX range, for a program that runs under nsys."""
 
-    _ranges: Any = None
-
     def start(self) -> None:
         """Start emitting NVTX ranges."""
+        self._ranges = ExitStack()
         self.choose_activities()
         if "cuda" not in self.activities:
             self.notes.append("no NVTX ranges: this torch has no CUDA, or finds no GPU")
             return
         refuse_second()
         profiler: Any = import_module("torch.autograd.profiler")
-        self._ranges = profiler.emit_nvtx(record_shapes=self.settings.recipe.switches["record_shapes"])
-        self._ranges.__enter__()
+        shapes = self.settings.recipe.switches["record_shapes"]
+        self._ranges.enter_context(profiler.emit_nvtx(record_shapes=shapes))
 
     def stop(self) -> None:
         """Stop emitting NVTX ranges."""
-        if self._ranges is not None:
-            self.attempt("stop", lambda: self._ranges.__exit__(None, None, None))
+        self.attempt("stop", self._ranges.close)
 
 
 class TimesSession(Session):
