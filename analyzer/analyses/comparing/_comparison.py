@@ -173,8 +173,8 @@ class Comparison:
     @cached_property
     def verdict(self) -> Verdict:
         """The judgement of new against base, and how sure it is."""
-        pair = self.timed if self.other_mix else self.pair
-        return verdict_of(self.timed)._replace(base_ns=pair.base_ns, new_ns=pair.new_ns)
+        base_ns, new_ns = (self.timed if self.other_mix else self.pair).ns
+        return verdict_of(self.timed)._replace(base_ns=base_ns, new_ns=new_ns)
 
     @cached_property
     def quick(self) -> Verdict | None:
@@ -204,7 +204,7 @@ class Comparison:
         # of an engine's steps at fixed weights, and of the slowest of several ranks, nothing is estimated
         estimated = self.timed is self.pair and all(one.most_ns for one in every)
         base_ns, new_ns = (_unprofiled_ns(side, estimated=estimated) for side in self.timed.sides)
-        return Profiled(base_ns, new_ns, (self.timed.base_ns, self.timed.new_ns), estimated)
+        return Profiled(base_ns, new_ns, self.timed.ns, estimated)
 
     @property
     def times(self) -> str:
@@ -322,11 +322,11 @@ def alone(pair: _pair.Pair) -> statistics.Estimate | None:
 
     None with fewer than two steps in a run, or an interval that says nothing.
     """
-    if any(len(side.digests) != 1 for side in pair.sides) or not pair.base_ns:
+    base_ns, new_ns = pair.ns
+    if any(len(side.digests) != 1 for side in pair.sides) or not base_ns:
         return None
     before, after = (one.digests[0].steps.get_column("dur_ns").to_list() for one in pair.sides)
-    ratio = pair.new_ns / pair.base_ns
-    within = statistics.ratio_within_runs(before, after)
+    ratio, within = new_ns / base_ns, statistics.ratio_within_runs(before, after)
     if within is None or min(*before, *after) <= 0:
         return None
     low, high = within.low / within.ratio, within.high / within.ratio
@@ -400,7 +400,7 @@ def telling_rank(ranks: Sequence[_pair.Pair]) -> int:
     Of those whose iteration is as long as the longest one, on the side that takes longer, it waits least for others in
     communication. Where there is none, the longest.
     """
-    ns = [(pair.base_ns, pair.new_ns) for pair in ranks]
+    ns = [pair.ns for pair in ranks]
     side = max((0, 1), key=lambda at: max(both[at] for both in ns))
     longest = max(both[side] for both in ns)
     # those hardly shorter than the longest are as long

@@ -329,14 +329,10 @@ class Pair:
         return self.base, self.new
 
     @cached_property
-    def base_ns(self) -> int:
-        """The mean time of an iteration of base."""
-        return nearest([mean(self.base.values_ns)])[0]
-
-    @cached_property
-    def new_ns(self) -> int:
-        """The mean time of an iteration of new."""
-        return nearest([mean(self.new.values_ns)])[0]
+    def ns(self) -> tuple[int, int]:
+        """The mean time of an iteration of base and of new."""
+        base, new = nearest(mean(side.values_ns) for side in self.sides)
+        return base, new
 
     @property
     def repeated(self) -> bool:
@@ -400,7 +396,7 @@ class Pair:
         thousandth of the iteration never.
         """
         before, after = base.mean(axis=1), new.mean(axis=1)
-        large = np.maximum(before, after) >= LEAST_SHARE * max(self.base_ns, self.new_ns, 1)
+        large = np.maximum(before, after) >= LEAST_SHARE * max(*self.ns, 1)
         both = (before > 0) & (after > 0)
         ratio, low, high = np.full((3, len(before)), np.nan)
         np.divide(after, before, out=ratio, where=both)

@@ -263,7 +263,7 @@ _NAMED: Final = 3
 
 def compare(pair: Pair) -> pl.DataFrame:
     """The ledger of an iteration of both sides, in the ledger's order; times sum to that of an iteration."""
-    rows = _by_key(COMPARE, pair, pair.runs("buckets"), "ns", (pair.base_ns, pair.new_ns))
+    rows = _by_key(COMPARE, pair, pair.runs("buckets"), "ns", pair.ns)
     places = {name: at for at, name in enumerate(BUCKETS)}  # a baseline may have another one
     order = pl.col("bucket").replace_strict(places, default=len(BUCKETS), return_dtype=pl.Int64)
     return rows.sort(order, pl.max_horizontal("base_ns", "new_ns"), "detail", descending=[False, True, False])

@@ -241,7 +241,7 @@ def _waterfall(comparison: Comparison, top: int) -> Section:
     """The buckets in the order of their difference, with a bar each, and the sum."""
     rows = by_bucket(comparison.table("compare").filter((pl.col("base_ns") > 0) | (pl.col("new_ns") > 0)), top + 2)
     largest = max(1, *map(abs, rows.get_column("delta_ns").head(1)))
-    base_ns, new_ns = comparison.pair.base_ns, comparison.pair.new_ns
+    base_ns, new_ns = comparison.pair.ns
     together = {"bucket": "together", "base_ns": base_ns, "new_ns": new_ns, "delta_ns": new_ns - base_ns}
     lines = [*rows.to_dicts(), together]
 

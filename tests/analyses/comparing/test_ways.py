@@ -215,7 +215,7 @@ def test_no_times_within_the_ranges_have_the_profilers_explain_more(base, new, a
     sides = [(ns, least, least + wide) for ns, least, wide in (base, new)]
     found = compared(*([estimated(str(at), *one)] for at, one in enumerate(sides)), ("base", "new"))
     before, after = (least + part * (most - least) for (_, least, most), part in zip(sides, (at, other), strict=True))
-    recorded = found.pair.new_ns - found.pair.base_ns
+    recorded = found.pair.ns[1] - found.pair.ns[0]
     explained = recorded - (after - before) if recorded >= 0 else (after - before) - recorded
     least, most = found.profiled.explains_ns
     assert least - 1 <= explained <= most + 1
