@@ -324,7 +324,10 @@ def compare(  # noqa: PLR0913 - a click command has a parameter per option
         to.emit_pages([_noise([*base, *reports], asked)])
         return
     pair = sides.given(reports, base if baseline is None else [*base, baseline])
-    comparisons = sides.comparisons(*pair, asked, several=where.several)
+    least = ["--least", limits["least"]] if limits["least"] != _LEAST else []
+    given = (*least, *(word for run in limits["floor"] for word in ("--floor", str(run))))
+    compared = sides.comparisons(*pair, asked, several=where.several)
+    comparisons = {name: replace(comparison, options=given) for name, comparison in compared.items()}
     if fail_above is not None:
         limit = units.parse_percent(fail_above)
         if limit is None or not isfinite(limit):

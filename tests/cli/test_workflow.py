@@ -87,5 +87,6 @@ def test_one_run_a_side_is_judged_by_what_runs_of_one_program_differ():
     assert "These two runs differ" in run(*two).text
     judged = " ".join(run(*two, "--floor", SAMPLES / "loop_base.kz").text.split())
     assert "A step is 8.13 × faster (7.70 to 8.58, 1 run a side, by 5 and 4 of it)" in judged
+    assert f" --floor {SAMPLES / 'loop_base.kz'} --format markdown" in judged
     noise = json.loads(run("compare", "--noise", SAMPLES / "loop_base.kz", "--format", "json").text)
     assert (noise["runs"], round(noise["step"], 5), noise["repeats"]["2%"]) == (4, 0.01985, 3)

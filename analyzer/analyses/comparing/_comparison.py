@@ -127,6 +127,7 @@ class Comparison:
     note: str = ""  # how iterations that were found in different ways on the two sides come to be compared
     paths: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # what was given as base and as new
     scope: Scope = field(default_factory=Scope)  # the part of each run that was asked for
+    options: tuple[str, ...] = ()  # options of `kanalyze compare` that say what counts as a difference
     job: _pair.Pair | None = None  # all ranks together, where they do the same iterations: in each run the longest one
     gate: Gate | None = None  # the outcome of a gate, where one was asked for
     others: "dict[str, Comparison]" = field(default_factory=dict)  # what other tools recorded of the same runs

@@ -72,7 +72,7 @@ def comparison_page(comparison: Comparison, top: int) -> Page:
         heading=["kanalyze compare", *parts],
         answer=answer(comparison),
         sections=sections,
-        more="\n".join([*more, command("kanalyze", "compare", *sides, "--format", "markdown")]),
+        more="\n".join([*more, command("kanalyze", "compare", *sides, *comparison.options, "--format", "markdown")]),
         blocks=[] if comparison.gate is None else [Block("GATE", comparison.gate.sentence)],
     )
 
