@@ -18,7 +18,7 @@ from kanalyze.report import Report
 _LONGEST_NS: Final = 1_000_000
 
 #: Lines of the program that work for its profiler: steps of it, and what becomes of what it recorded.
-_PROFILING: Final = r"\bprof\w*\.\w+\(|on_trace_ready|key_averages\(|export_(?:chrome_trace|stacks)\("
+_PROFILING: Final = r"\bp(?:rof\w*)?\.(?:step|start|stop)\(|on_trace_ready|key_averages\(|export_(?:chrome_trace|stacks)\("
 
 
 @rules.Rule

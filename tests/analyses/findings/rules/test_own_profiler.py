@@ -49,7 +49,7 @@ def test_a_profiler_is_left_on_where_most_steps_begin_with_it(bare, part):
 
 
 def test_lines_that_work_for_the_profiler_are_its_time_too():
-    own, others = program(run([5], []), "prof.step()"), program(run([5], []), "profile = read(path)")
+    own, others = program(run([5], []), "prof.step()"), program(run([5], []), "profiles.append(profile.read(path))")
     (more,), (less,) = profiler_left_on(own), profiler_left_on(others)
     assert more.at_stake_ns - less.at_stake_ns == 50_000  # in the last step: else it is before a launch
 
