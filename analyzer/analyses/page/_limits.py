@@ -10,6 +10,7 @@ from kanalyze import intervals, units, window
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.device._windows import busy_spans
 from kanalyze.analyses.findings.rules import WORDS, Finding
+from kanalyze.analyses.idle._attribution import ledger_pieces
 from kanalyze.analyses.idle.ledger import hides_host
 from kanalyze.analyses.iterations._marks import BY_LOOPS
 from kanalyze.analyses.iterations.iterations import STEADY
@@ -89,6 +90,8 @@ def first_sentence(view: Report, steady: SteadyPart, tables: dict[str, pl.DataFr
         return f"{limits}."
     small = max(findings[0].at_stake_ns, findings[0].replayed_ns or 0) < _NOTABLE * steady.ns
     apart = small or ":" in headline or _busy_part(view, findings[0]) is not limit.first
+    if limit.first and not apart:
+        apart = _communicates(view, findings[0]) is not limit.text.startswith("communication")
     return f"{limits}. First: {cause}." if apart else f"{limits}: {cause}."
 
 
@@ -147,6 +150,15 @@ def _busy_part(view: Report, finding: Finding) -> bool | None:
     if busy is None:
         return None
     return 2 * int(intervals.covered(claimed, busy).sum()) > intervals.length(claimed)
+
+
+def _communicates(view: Report, finding: Finding) -> bool:
+    """Whether most of what a finding claims is communication that nothing else hides."""
+    if finding.claims is None:
+        return False
+    pieces = ledger_pieces(view).filter(device=finding.device, bucket="communication").select("start", "end")
+    claimed = intervals.union(finding.claims.select("start", "end"))
+    return 2 * int(intervals.covered(claimed, pieces).sum()) > intervals.length(claimed)
 
 
 def length_of(steady: SteadyPart, profiled: str, unrecorded: float) -> str:

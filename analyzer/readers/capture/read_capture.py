@@ -237,7 +237,8 @@ def _told_by_code(folder: Path, ptx_name: object) -> dict[str, str | int | float
 MISSHAPEN: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 #: So many occurrences of a name are kept at most; so much of a file is read, which no run fills.
 KEPT, _LARGEST_MARKS_BYTES = 20_000, 1 << 27
-#: The file of a run, and of a rank of it.
+#: A line of a file with an extension; the file of a run, and of a rank of it.
+_LINE: Final = re.compile(r".+\.\w+:\d{1,9}")
 _FILE: Final = re.compile(r"bare(?:-(\d+))?(?:-rank(\d+))?\.json")
 
 
@@ -291,7 +292,8 @@ def _marks(path: Path) -> tuple[dict[str, list[int]], Batches, str]:
         kept = {name: sorted(map(_time_ns, times)) for name, times in starts.items() if len(times) < KEPT}
         given: dict[str, Any] = marks.get("batches", {})
         batches = Batches(str(given.get("line", "")), tuple(map(_filled, given.get("filled", ()))))
-        return kept, batches, str(marks.get("profiler", ""))
+        line = marks.get("profiler")
+        return kept, batches, line if isinstance(line, str) and _LINE.fullmatch(line) else ""
     except MISSHAPEN as error:
         raise errors.DamagedReportError.at(path, "the marks of a run without a profiler", "of another form") from error
 

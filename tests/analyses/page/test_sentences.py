@@ -16,6 +16,8 @@ from kanalyze.renderers.page import Look
 from kanalyze.report import Meta, Report
 from kanalyze.units import instead
 from support.build import CUDA_KINDS, MS, Listed, again, call, in_line, kernel, launched, memcpy, memset, nvtx, report
+from support.command import SAMPLES
+from support.real_reports import real_report
 
 
 def ranged(starts, end, launch, run):
@@ -172,6 +174,18 @@ def test_the_limit_and_its_cause(known, found, text):
     said_first = said(known, *filter(None, [found]))
     assert said_first.removeprefix("The ") == text
     assert not text or said_first.startswith(("The ", "First"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("of", "text"),
+    [
+        ("ddp_four/rank0", "Communication limits the step: the GPU does nothing beside allreduce."),
+        ("pipeline_four/rank2", "The GPU limits the step. First: the GPU does nothing beside send_recv."),
+    ],
+)
+def test_communication_is_the_cause_of_its_own_limit_alone(of, text):
+    assert text in overview(real_report(SAMPLES / f"{of}.json.gz")).answer
 
 
 BEGINS = "15.54 s of 16.00 s recorded: before the first CUDA call 15.00 s"

@@ -186,6 +186,16 @@ def test_a_damaged_file_is_a_doubt(tmp_path, content):
 
 
 @pytest.mark.parametrize(
+    ("noted", "line"), [("a.py:7", "a.py:7"), *((none, "") for none in ("a:7", "<input>:1", "a.py:7\nb", None, 3, {}))]
+)
+def test_a_line_of_another_form_is_no_profiler_s(tmp_path, noted, line):
+    folder = capture(tmp_path / "cap")
+    (folder / "bare.json").write_text(json.dumps({"starts_ns": {}, "profiler": noted}))
+    with read(folder) as found:
+        assert [run.profiler for run in found.bare().marked] == [line]
+
+
+@pytest.mark.parametrize(
     ("duration", "marks"),
     [*((none, {}) for none in ("1e999", "-5", "1e30", '"x"', "null")), (10**9, {"the program's own profiler": [1]})],
 )

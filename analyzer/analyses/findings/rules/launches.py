@@ -393,7 +393,9 @@ def exposed_communication(report: Report) -> Findings:
         # how many times as much as of other findings is worth one: the last collective of a step has nothing to hide
         # behind
         least = 10 * least_worth_saying(report)[rank["device"]]
-        yield from (one for one in _of_rank(report, rank, ranks, least) if one.at_stake_ns >= least)
+        for one in _of_rank(report, rank, ranks, least):
+            if one.at_stake_ns >= least:  # what is hidden gains no more than it takes
+                yield one._replace(replayed_low_ns=0, replayed_high_ns=one.at_stake_ns)
 
 
 def _of_rank(report: Report, rank: dict[str, Any], ranks: pl.DataFrame, worth: float) -> list[Finding]:

@@ -18,14 +18,18 @@ from kanalyze.report import Report
 _LONGEST_NS: Final = 1_000_000
 
 #: Lines of the program that work for its profiler: steps of it, and what becomes of what it recorded.
-_PROFILING: Final = r"\bp(?:rof\w*)?\.(?:step|start|stop)\(|on_trace_ready|key_averages\(|export_(?:chrome_trace|stacks)\("
+_PROFILING: Final = (
+    r"\b(?:p|prof|profiler?)\.step\(|\bprof(?:iler?)?\.(?:start|stop)\(|on_trace_ready|key_averages\("
+    r"|export_(?:chrome_trace|stacks)\("
+)
 
 
 @rules.Rule
 def profiler_left_on(report: Report) -> rules.Findings:
     """At most one finding per device."""
-    parts = {run.profiler: profiled_part(run) for run in report.whole.bare().marked}
-    line, part = max(parts.items(), key=lambda one: one[1], default=("", 0.0))
+    runs = report.whole.bare().marked
+    own = [run for run in runs if run.rank == report.meta.rank] or runs
+    part, line = min(((profiled_part(run), run.profiler) for run in own), default=(0.0, ""))
     if part >= LEFT_ON:
         inside = on_host.own_within(report, _profiling(report))
         inside = inside._replace(mending=Mending(host=inside.mending.host))

@@ -9,39 +9,52 @@ from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.findings import rules, say
 from kanalyze.analyses.idle._attribution import ledger_pieces
 from kanalyze.analyses.shared.analysis import named_ranges
-from kanalyze.columns import nearest
+from kanalyze.columns import beside, nearest
 from kanalyze.report import Report
 
 #: Ranges of PyTorch around a batch's forward pass, and around the update of parameters.
 _FORWARD: Final = "DistributedDataParallel.forward"
 _UPDATE: Final = "Optimizer.step#"
 
+_TEXTS: Final = pl.col("name").cast(pl.String)
+
 
 @rules.Rule
 def repeated_reductions(report: Report) -> rules.Findings:
     """At most one finding per device."""
-    ranges, texts, by = named_ranges(report), pl.col("name").cast(pl.String), ["process_id"]
-    updates = ranges.filter(texts.str.starts_with(_UPDATE)).select("process_id", update="start")
-    batches = ranges.filter(texts == _FORWARD).select("process_id", "end", batch="start")
-    batches = nearest(batches, updates, ("batch", "update"), by, "after").drop_nulls("update")
-    batches = batches.with_columns(of_update=pl.len().over("process_id", "update"))
-    reduced = (
-        exclusive_operations(report, "process_id", "call_start")
-        .drop_nulls("call_start")
-        .filter(pl.col("bucket") == "communication", texts.str.contains("(?i)all_?reduce"))
-    )
-    # what a layer reduces in its forward pass is no gradient
-    reduced = nearest(reduced, batches, ("call_start", "batch"), by).filter(pl.col("call_start") > pl.col("end_right"))
-    counts = reduced.group_by(*by, "update", "batch").agg(reductions=pl.len()).sort("batch")
-    is_last = pl.col("batch") == pl.col("batch").last().over(*by, "update")
+    batches, by = _batches(report), ["process_id", "update"]
+    facts = exclusive_operations(report, "process_id", "thread_id", "call_start").drop_nulls("call_start")
+    facts = facts.filter(pl.col("bucket") == "communication", _TEXTS.str.contains("(?i)all_?reduce"))
+    reduced = nearest(facts, batches, ("call_start", "batch"), by[:1])
+    # gradients are reduced by a thread of autograd; what the program's own reduces is something else
+    reduced = reduced.filter(pl.col("thread_id") != pl.col("thread_id_right"))
+    reduced = beside(reduced, report.table("collective_detail"), "in_elements")
+    counts = reduced.group_by(*by, "batch").agg(reductions=pl.len(), elements=pl.col("in_elements").sum()).sort("batch")
+    is_last = pl.col("batch") == pl.col("batch").last().over(by)
     # under no_sync the last batch alone reduces gradients, more than others reduce of what else there is
-    as_last = pl.col("reductions") == pl.col("reductions").last().over(*by, "update")
+    sums = ("reductions", "elements")
+    as_last = pl.all_horizontal(pl.col(name) == pl.col(name).last().over(by) for name in sums)
     needless = counts.filter(~is_last, as_last)
     if needless.height < say.fewest_in(report):
         return
-    gone = reduced.join(needless, on=[*by, "update", "batch"], how="semi")
+    number = 1 + int(needless.group_by(by).len().select(pl.col("len").median()).item())
+    gone = reduced.join(needless, on=[*by, "batch"], how="semi")
     exposed = ledger_pieces(report).filter(bucket="communication")
     for (device,), work in gone.group_by("device", maintain_order=True):
         claims = intervals.intersect(intervals.union(work), exposed.filter(device=device).select("start", "end"))
-        number = work.get_column("of_update").max()
         yield say.told(report, "repeated-reductions", device, claims, batches=number, reductions=work.height)
+
+
+def _batches(report: Report) -> pl.DataFrame:
+    """Forward passes with the update that follows: process_id, thread_id, batch and update (their starts).
+
+    Without those before several updates in a row: each may be of another network.
+    """
+    ranges, by = named_ranges(report), ["process_id"]
+    updates = ranges.filter(_TEXTS.str.starts_with(_UPDATE)).select(*by, update="start").sort("update")
+    batches = ranges.filter(_TEXTS == _FORWARD).select(*by, "thread_id", batch="start")
+    following = nearest(updates, batches, ("update", "batch"), by, "after")
+    in_a_row = pl.col("update").shift(-1).over(by) < pl.col("batch").fill_null(intervals.AFTER_ALL)
+    several = following.filter(in_a_row | in_a_row.shift(1).over(by)).select(*by, "update")
+    batches = nearest(batches, updates, ("batch", "update"), by, "after").drop_nulls("update")
+    return batches.join(several, on=[*by, "update"], how="anti")

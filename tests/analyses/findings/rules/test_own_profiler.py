@@ -48,6 +48,13 @@ def test_a_profiler_is_left_on_where_most_steps_begin_with_it(bare, part):
     assert [measures(one, of)[1:3] for one in found] == [(0, 0)] * bool(part)
 
 
+def test_the_rank_that_is_reported_profiles_or_all_do():
+    on, off = run([5], []), run([], [])._replace(rank=1)
+    of = replace(program(on), bare=lambda: BareRuns((1,), (on._replace(rank=0), off)))
+    found = [len(profiler_left_on(replace(of, meta=replace(of.meta, rank=rank)))) for rank in (0, 1, None)]
+    assert found == [1, 0, 0]
+
+
 def test_lines_that_work_for_the_profiler_are_its_time_too():
     own, others = program(run([5], []), "prof.step()"), program(run([5], []), "profiles.append(profile.read(path))")
     (more,), (less,) = profiler_left_on(own), profiler_left_on(others)
