@@ -81,7 +81,7 @@ _NEARLY_ALL: Final = 0.9
 _AROUND: Final = ("host-computes", "host-blocks", "launch-bound", "pageable-copy-once")
 _ALONE: Final = {
     False: "Of one kernel there is nothing to tune here; `kanalyze collect --with nsys,ncu` records its counters.",
-    True: "Of one kernel there is nothing to tune here but what its counters say.",
+    True: "Of one kernel there is nothing to tune here but what its counters say (--full).",
 }
 
 

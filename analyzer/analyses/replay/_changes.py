@@ -47,6 +47,11 @@ class Mending(NamedTuple):
     host: pl.DataFrame = _NO_SPANS  # host time that is spared: process_id, start, end
     graph: bool = False  # whether each repeated sequence of launches becomes one
 
+    @property
+    def host_alone(self) -> bool:
+        """Whether the device does the same work, each piece for as long."""
+        return self.shorter.is_empty() and self.gone.is_empty()
+
     def keeping(self, rows: pl.Series) -> "Mending":
         """The same, but that some operations stay (rows)."""
         return self._replace(gone=self.gone.filter(~self.gone.is_in(rows.implode())))

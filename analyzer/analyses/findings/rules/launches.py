@@ -184,9 +184,10 @@ def serial_copy(report: Report) -> Findings:
         ran = kernels.join(sums, on="number").group_by("number").agg(kernel_ns=both.clip(lower_bound=0).sum())
         parts = (pl.col("exclusive_ns") - pl.col("back_ns"), pl.col("back_ns"), pl.col("kernel_ns"))
         gains = sums.join(ran, on="number").select(ns=pl.sum_horizontal(parts) - pl.max_horizontal(parts))
+        results = 2 * total(sums, "back_ns") > total(copies, "exclusive_ns")
         yield say.told(
             report,
-            "serial-copy",
+            "serial-copy: results" if results else "serial-copy",
             device,
             copies,
             total(gains, "ns"),
