@@ -5,34 +5,23 @@ Here are the decoders of collectives, of vendors' libraries and of engines; :mod
 """
 
 import re
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
 from kanalyze.decoder import fields as tables, products, pytorch
 from kanalyze.decoder.fields import (
     OTHER,
+    Decoder,
     Fields,
     Spelled,
-    by_table,
     direction,
-    every,
     exact,
+    first,
     in_groups,
     looked_up,
     snake,
     type_of,
 )
-
-Decoder = Callable[[Spelled], Fields | None]
-
-
-def _in_scope(scope: str, table: str, part: str = "word") -> Decoder:
-    """A decoder of the functions that match `scope`: what a table of a library tells by a part."""
-    return lambda name: (
-        {"library": table, **looked_up(table, getattr(name, part))} if re.match(scope, name.function) else None
-    )
-
 
 # Communication: NCCL and RCCL, NVSHMEM, symmetric memory, collectives of serving engines.
 #
@@ -48,9 +37,9 @@ _COLLECTIVE: Final = r"(?:^|_)(all_?reduce|all_?gather|reduce_?scatter|all_?to_?
 
 
 def communication(name: Spelled) -> Fields | None:
-    """Decodes a kernel of any library that moves data between GPUs."""
+    """Decodes a kernel of any library that moves data between GPUs: of NCCL and RCCL, of libraries, and of engines."""
     lowered = name.text.lower()
-    return (_nccl(name) or _others(name)) if any(hint in lowered for hint in HINTS) else None
+    return first(_COMMUNICATION, name) if any(hint in lowered for hint in HINTS) else None
 
 
 def _nccl(name: Spelled) -> Fields | None:
@@ -62,7 +51,7 @@ def _nccl(name: Spelled) -> Fields | None:
     words, collectives = word.split("_"), exact("collectives")
     short = next((short for part in words if (short := type_of(part))), None)
     return {
-        **every("nccl", f"_{word}_"),
+        **looked_up("nccl", name, f"_{word}_"),
         "library": start[0] if start else "nccl",
         "operation": next((collectives[part][0] for part in words if part in collectives), None),
         "input_types": (short,) if short else (),
@@ -70,44 +59,22 @@ def _nccl(name: Spelled) -> Fields | None:
     }
 
 
-def _others(name: Spelled) -> Fields | None:
-    """Decodes NVSHMEM, PyTorch's symmetric memory, DeepEP, and the collectives of vLLM, TensorRT-LLM and FlashInfer."""
-    text, word = name.text, name.word
-    if of_library := looked_up("libraries of communication", text):
-        return of_library
-    if of_parallel := looked_up("libraries of expert parallelism", name.function):
-        return of_parallel | looked_up("kernels of expert parallelism", word)
-    engine = looked_up("engines with collectives", name.function)
-    if of_experts := looked_up("experts", name.function):
-        return of_experts | engine
-    fields = looked_up("parallel decoding", name.function) or looked_up("shots", word)
-    return fields or looked_up("symmetric memory", text) or _collective(name, engine)
-
-
-def _collective(name: Spelled, engine: Fields) -> Fields | None:
+def _collective(name: Spelled) -> Fields | None:
     """Decodes engines' own collectives, such as ``vllm::cross_device_reduce_1stage``."""
-    function = snake(name.word)
-    match, between = re.search(_COLLECTIVE, function), engine or looked_up("words between devices", function)
-    if not (match and between) or looked_up("words within a device", function[: match.end()]):
+    match = re.search(_COLLECTIVE, name.snake)
+    between = looked_up("engines with collectives", name) or looked_up("words between devices", name)
+    if not (match and between) or looked_up("words within a device", name, name.snake[: match.end()]):
         return None
     (operation,) = exact("collectives").get(match[1].replace("_", ""), ("allreduce",))
     return {**between, "operation": operation}
 
 
+_COMMUNICATION: Final[tuple[Decoder, ...]] = (
+    *(_nccl, "libraries of communication", "libraries of expert parallelism", "experts", "parallel decoding"),
+    *("shots", "symmetric memory", _collective),
+)
+
 # Vendors' libraries: cuDNN, CUB, Thrust, cuFFT, cuSPARSE, cuSOLVER, FBGEMM, AMD's, XLA and CuPy.
-
-#: Families whose kernels go forward or backward.
-_DIRECTED: Final = ("attention", "normalization")
-
-
-def miopen(name: Spelled) -> Fields | None:
-    """Decodes MIOpen kernels: ``igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x256x32_…``, ``MIOpenBatchNormBwdSpatial``."""
-    alone = name.function == name.word or name.function.startswith("miopen")
-    fields = looked_up("miopen", name.word) if alone else {}
-    if not fields:
-        return None
-    way = looked_up("convolutions", name.word) if fields["family"] == "conv" else {"direction": direction(name.word)}
-    return {"library": "miopen", **fields, **way}
 
 
 def ck(name: Spelled) -> Fields | None:
@@ -116,67 +83,48 @@ def ck(name: Spelled) -> Fields | None:
     if not match:
         return None
     word = name.word if match[1] == "ck" and name.word.startswith("kernel_") else ""
-    fields = looked_up("ck", word) or looked_up("ck", name.text)
-    if fields.get("family") == "conv":
-        fields |= looked_up("convolutions", name.text)
-    elif fields.get("family") in _DIRECTED:
-        fields["direction"] = direction(name.text)
-    return {"library": match[1], **fields}
+    return {"library": match[1], **(looked_up("ck", name, word) or looked_up("ck", name))}
 
 
 def of_aiter(name: Spelled) -> Fields | None:
     """Decodes AITER kernels: ``aiter::add_rmsnorm_quant_kernel<…>``, and its assembly kernels of one word."""
     if not re.match(r"aiter(?:::|_)|opus_moe::|kn_mla_|ck_moe_stage\d|mfma_moe\d", name.function):
         return None
-    fields: Fields = {}
-    if "metadata" not in name.function:
-        scopes = name.function.split("::")
-        fields = looked_up("aiter", snake(scopes[-1])) or looked_up("aiter", snake("_".join(scopes[1:])))
-    if fields.get("family") in _DIRECTED:
-        fields["direction"] = direction(name.word)
-    return {"library": "aiter", **fields}
+    if "metadata" in name.function:
+        return {"library": "aiter"}
+    scoped = snake("_".join(name.function.split("::")[1:]))
+    return {"library": "aiter", **(looked_up("aiter", name) or looked_up("aiter", name, scoped))}
 
 
 def cudnn(name: Spelled) -> Fields | None:
     """Decodes cuDNN kernels that are C++ templates or generated: ``cudnn_generated_fort_native_sdpa_sm90_…``."""
     if name.text.startswith("cudnn_generated_"):
-        return every("generated cudnn", name.text)
+        return looked_up("generated cudnn", name)
     if name.function.startswith("cutlass"):  # cuDNN's copy of CUTLASS is named like CUTLASS
         return None
     scoped = "cudnn" in name.function and re.search(r"(?:^|_)cudnn(?:_\w+)?::", name.function)
-    if not scoped and (name.function.startswith("at::") or not looked_up("functions of cudnn", name.word)):
+    if not scoped and (name.function.startswith("at::") or not looked_up("functions of cudnn", name)):
         return None
-    fields: Fields = {"library": "cudnn", **looked_up("cudnn", name.word), **every("details of cudnn", name.word)}
-    typed = ("conv", "normalization", "softmax", "pooling", "copy")
-    if fields.get("family") in typed and (short := type_of(name.arg(0))):
-        fields["input_types"] = (short,)
-    return fields
+    return {"library": "cudnn", **looked_up("cudnn", name), **looked_up("details of cudnn", name)}
 
 
 def cub(name: Spelled) -> Fields | None:
     """Decodes CUB and Thrust kernels, including vendored copies."""
     in_thrust = "cuda_cub::" in name.function
     if not in_thrust and (
-        "cub::" in name.function or ("thrust::" not in name.function and looked_up("functions of cub", name.word))
+        "cub::" in name.function or ("thrust::" not in name.function and looked_up("functions of cub", name))
     ):
         text = name.text if name.word in {"static_kernel", "_kernel_agent"} else name.word
-        return {"library": "cub", **looked_up("cub", text)}
-    return {"library": "thrust", **looked_up("cub", name.text)} if in_thrust or "thrust::" in name.function else None
+        return {"library": "cub", **looked_up("cub", name, text)}
+    return {"library": "thrust", **looked_up("cub", name)} if in_thrust or "thrust::" in name.function else None
 
 
 def fft(name: Spelled) -> Fields | None:
     """Decodes cuFFT kernels."""
-    fields = looked_up("fft", name.function) or looked_up("arguments of fft", name.text)
+    fields = looked_up("fft", name) or looked_up("arguments of fft", name)
     types = (type_of(name.arg(at)) for at in range(len(name.args)))
     short = next((short for short in types if short in ("f32", "f64", "f16")), None)
     return {"accumulator_type": short, **fields} if fields else None
-
-
-def fbgemm(name: Spelled) -> Fields | None:
-    """Decodes FBGEMM kernels: ``split_embedding_backward_codegen_rowwise_adagrad_unweighted_kernel_cta_per_row_1``."""
-    if not name.function.startswith("fbgemm_gpu::") and not looked_up("functions of fbgemm", name.word):
-        return None
-    return {"library": "fbgemm", **looked_up("fbgemm", name.word), **in_groups(re.search(tables.WAY, name.word))}
 
 
 def xla(name: Spelled) -> Fields | None:
@@ -184,7 +132,7 @@ def xla(name: Spelled) -> Fields | None:
 
     They say what is computed in a loop, what a reduction or a scatter reads, or which operation is wrapped.
     """
-    fields, families = looked_up("xla", name.word), tables.by_name("xla operations")
+    fields, families = looked_up("xla", name), tables.by_name("xla operations")
     if not fields or (name.word.startswith("wrapped_") and fields["operation"] not in families):
         return None
     return {"family": families.get(fields.get("operation", ""), "elementwise"), **fields}
@@ -192,7 +140,7 @@ def xla(name: Spelled) -> Fields | None:
 
 def cupy(name: Spelled) -> Fields | None:
     """Decodes CuPy's own kernels: an operation, and the types that it is computed of: ``cupy_add__float64_float64``."""
-    fields = looked_up("names of cupy", name.word)
+    fields = looked_up("names of cupy", name)
     family = tables.by_name("cupy").get(fields.get("operation", ""))
     return {**fields, **({"family": family} if family else {})} or None
 
@@ -211,14 +159,14 @@ _LONGEST_TERM: Final = 64
 
 def engine(name: Spelled) -> Fields | None:
     """Decodes a kernel of a known engine, by namespace or by its function name."""
-    library = looked_up("libraries by namespace", name.function).get("library")
+    library = looked_up("libraries by namespace", name).get("library")
     head = exact("functions of engines").get(name.word)
     if library is None and head is None:
         return None
     way = direction(name.word.lower())
     if head:
-        return {**tables.headed(head), **({"library": library} if library else {}), "direction": way}
-    fields = looked_up("parts of names in engines", snake(name.word))
+        return {**tables.headed(head, name, name.word), **({"library": library} if library else {}), "direction": way}
+    fields = looked_up("parts of names in engines", name)
     short = type_of(name.arg(0)) if fields else None
     types = (short,) if short in {"f32", "f16", "bf16", "f64"} else ()
     return {"library": library, "direction": way, "input_types": types, **fields}
@@ -228,9 +176,9 @@ def term(name: Spelled) -> Fields | None:
     """Decodes a name that consists of one known term and filler words, such as matmul_kernel; no library."""
     if not name.word or len(name.word) > _LONGEST_TERM:
         return None
-    parts = (part for part in re.split(r"_+", snake(name.word)) if part)
+    parts = (part for part in re.split(r"_+", name.snake) if part)
     head = exact("terms").get("_".join(part for part in parts if part not in _PLAIN))
-    return {**tables.headed(head), "direction": direction(name.word)} if head else None
+    return {**tables.headed(head, name, name.word), "direction": direction(name.word)} if head else None
 
 
 #: Words of kernels that only prepare or inspect what the other words name.
@@ -245,7 +193,7 @@ _CUTE: Final = r"^kernel_cutlass_\w*?kernel_(?P<name>[A-Za-z0-9_]*?)(?:_object_a
 
 def trtllm_gen(name: Spelled) -> Fields | None:
     """Decodes TensorRT-LLM's generated batched GEMMs: ``bmm_…_sm100f``."""
-    fields = looked_up("generated by tensorrt_llm", name.word) if name.word.startswith(("bmm_", "gemm")) else {}
+    fields = looked_up("generated by tensorrt_llm", name) if name.word.startswith(("bmm_", "gemm")) else {}
     on_tensor_cores = bool({*fields.get("input_types", ())} & {*tables.TENSOR_TYPES})
     return {**fields, "tensor_core": on_tensor_cores or None} if fields else None
 
@@ -257,17 +205,17 @@ def cute(name: Spelled) -> Fields | None:
         return None
     text = match["name"] or name.word
     arch = in_groups(re.search(r"(?i)sm_?(?P<arch>\d{2,3})", text))
-    return {"library": "cute_dsl", **looked_up("cute dsl", text), **arch}
+    return {"library": "cute_dsl", **looked_up("cute dsl", name, text), **arch}
 
 
 def words(name: Spelled) -> Fields | None:
     """Decodes functions of an engine by the words of their names."""
     # without what Triton adds for a kernel's configuration
     configured = r"_kernel_(?:block|group|num|split|cache|even|max)_\w*$"
-    function = re.sub(configured, "_kernel", snake(name.word)[:200])
+    function = re.sub(configured, "_kernel", name.snake[:200])
     if "_" not in function.strip("_") or re.search(_ABOUT, function):
         return None
-    fields = looked_up("words in engines", function)
+    fields = looked_up("words in engines", name, function)
     if not fields:
         return None
     short = type_of(name.arg(0)) if fields["family"] == "normalization" else None
@@ -277,62 +225,39 @@ def words(name: Spelled) -> Fields | None:
 
 # Attention: FlashAttention 1 to 4, memory-efficient attention, FlashInfer, TensorRT-LLM, vLLM.
 
-_ATTENTION: Final = {"family": "attention", "operation": "attention"}
-
-#: Kernels with a template argument that says whether attention is causal, and its index.
-_CAUSAL: Final = {
-    "flash_fwd_kernel": 2,
-    "flash_bwd_dq_dk_dv_loop_kernel": 2,
-    "flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel": 2,
-    "flash_fwd_splitkv_kernel": 1,
-}
+_FLASH: Final = r"(?:pytorch_)?flash::|(?:.*::)?(?:flash_[fb]wd_|fmha_(?:[fb]wd|fprop|dgrad)_|compute_attn_ws$)[^:]*$"
 
 
 def flash(name: Spelled) -> Fields | None:
     """Decodes FlashAttention kernels, including those built into PyTorch."""
-    text, word = name.text, name.word
-    if "FlashAtt" in text or "flash_attncute" in text:
-        return _flash3(text)
-    match = re.match(r"flash_[fb]wd_|fmha_(fwd|bwd|fprop|dgrad)_|compute_attn_ws$", word)
-    if not match and not name.function.startswith(("flash::", "pytorch_flash::")):
-        return None
-    way = direction(word.replace("fprop", "_fwd_").replace("dgrad", "_bwd_"))
-    fields: Fields = {**_ATTENTION, "library": "flash_attention", "direction": way}
-    fields |= looked_up("traits of flash attention", text)
-    if fields.get("warps") and fields.get("input_types"):
-        fields["tensor_core"] = fields["input_types"][0] in ("f16", "bf16") or None
-    if word in _CAUSAL:
-        fields["causal"] = name.flag(_CAUSAL[word])
-    return fields | ({"operation": "combine"} if "combine" in word else {})
-
-
-def _flash3(text: str) -> Fields:
-    """Decodes FlashAttention 3: ``cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<…>>>``."""
-    match = re.search(r"FlashAtt(?:n|ention)(\w+?)(?:Sm(?P<arch>\d{1,6}))?(?![A-Za-z0-9])", text)
-    called = match[1] if match else ""
-    fields: Fields = {**_ATTENTION, "library": "flash_attention", **in_groups(match), "direction": direction(called)}
-    if "Combine" in called:
-        fields["operation"] = "combine"
-    return fields | looked_up("main loops of flash attention 3", text)
+    if "FlashAtt" in name.text or "flash_attncute" in name.text:
+        return looked_up("flash attention 3", name)
+    return looked_up("flash attention", name) if re.match(_FLASH, name.function) else None
 
 
 #: Most specific first: NCCL's pattern occurs in no other name; a cuDNN name may contain one of CUTLASS.
 _DECODERS: Final[tuple[Decoder, ...]] = (
     communication,
     pytorch.inductor,
-    *(miopen, ck, of_aiter),
-    _in_scope(r"rocprim::|hipcub::", "rocprim", "text"),
-    by_table("hip runtime", "text"),
-    *(flash, by_table("memory-efficient attention", "word")),
-    *(_in_scope(r"flashinfer::", "flashinfer"), by_table("attention of engines", "function")),
+    *("functions of miopen", ck, of_aiter, "rocm", "hip runtime", flash, "memory-efficient attention"),
+    *("functions of flashinfer", "attention of engines"),
     *products.PRINTED,
     cudnn,
     *products.TEMPLATES,
     pytorch.aten,
-    *(cub, fft, _in_scope(r".*cusparse", "cusparse", "function"), by_table("solvers", "word")),
-    *(fbgemm, xla, cupy, engine),
-    *(by_table("jiterator", "text"), by_table("cuda driver", "text")),
-    *(term, trtllm_gen, cute, by_table("namespaces", "function"), words),
+    *(
+        cub,
+        fft,
+        "functions of cusparse",
+        "solvers",
+        "functions of fbgemm",
+        xla,
+        cupy,
+        engine,
+        "jiterator",
+        "cuda driver",
+    ),
+    *(term, trtllm_gen, cute, "namespaces", words),
 )
 
 #: Libraries whose functions are all listed; an unlisted one is not guessed by the words in its name.
@@ -346,7 +271,7 @@ def decode(name: str) -> tables.KernelName:
     Accepts any text, in nsys', torch's or ncu's spelling or mangled; unrecognised names have the family ``other``.
     """
     apart = tables.spelled(name)
-    decoded = next((fields for decoder in _DECODERS if (fields := decoder(apart))), {})
+    decoded = first(_DECODERS, apart)
     vague = bool(decoded) and decoded.get("family", OTHER) == OTHER and decoded.get("library") not in _EXACT
     if vague and (more := words(apart)):
         decoded = {**more, **{field: value for field, value in decoded.items() if field != "family" and value}}

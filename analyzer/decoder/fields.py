@@ -9,6 +9,8 @@ from typing import Any, Final, NamedTuple
 
 Fields = dict[str, Any]
 Head = tuple[str | None, ...]
+#: What tells the fields of a name: a function, or a table of patterns by its name.
+Decoder = Callable[["Spelled"], Fields | None] | str
 
 #: Names are truncated to this length, which no library's name reaches, to bound the time.
 _LONGEST: Final = 1 << 14
@@ -32,6 +34,11 @@ class Spelled(NamedTuple):
     word: str  # the last component of that
     args: tuple[str, ...]  # the template arguments, as text
     mangled: bool = False  # whether the name was mangled; then the arguments are only the words in it, in order
+
+    @property
+    def snake(self) -> str:
+        """The word in snake case."""
+        return snake(self.word)
 
     def arg(self, number: int) -> str:
         """Template argument by index, as text; empty if absent. Of a mangled name only the first one, if numeric."""
@@ -212,6 +219,19 @@ class KernelName(NamedTuple):
         return ",".join(dict.fromkeys(self.input_types)) or self.output_type or self.accumulator_type
 
 
+#: What products compute besides, as their names have it.
+_EPILOGUES: Final = (
+    *("relu", "gelu", "bias", "drelu", "dgelu", "bgrad", "bgrada", "bgradb", "silu", "add", "badd", "swiglu"),
+)
+_JOINED: Final = {"gelubias": ("gelu", "bias"), "relubias": ("relu", "bias")}
+
+
+def fused(text: str) -> tuple[str, ...]:
+    """What the words of a text say that a product computes besides."""
+    parts = (part for word in text.lower().split("_") for part in _JOINED.get(word, (word,)))
+    return tuple(dict.fromkeys(part for part in parts if part in _EPILOGUES))
+
+
 #: The values of fields that are no texts, by the text of a group.
 _VALUES: Final[dict[str, Callable[[str], Any]]] = {
     **dict.fromkeys(
@@ -221,11 +241,11 @@ _VALUES: Final[dict[str, Callable[[str], Any]]] = {
     **dict.fromkeys(("stages", "alignment", "vector", "ordinal", "head_dim"), int),
     **dict.fromkeys(("output_type", "accumulator_type", "scale_type"), type_of),
     **dict.fromkeys(("split_k", "tensor_core"), lambda text: text != "false"),
-    "causal": lambda text: text == "true",
+    "causal": {"true": True, "false": False, "1": True, "0": False}.get,
     **dict.fromkeys(("algorithm", "layout", "output_layout"), str.lower),
     "direction": lambda text: "backward" if text[0] in "bB" else "forward",
     "input_types": lambda text: types_of([text]),
-    "fused": lambda text: (text.lower(),),
+    "fused": fused,
     "arch": lambda text: f"sm{text}" if text.isdecimal() else text,
 }
 #: Groups that hold the type of so many inputs.
@@ -287,53 +307,59 @@ def exact(table: str) -> dict[str, Head]:
 @cache
 def listed(table: str) -> frozenset[str]:
     """The words of a table that is a list of them."""
-    return frozenset(" ".join(_tables()[table]).split())
+    return frozenset(" ".join(_tables()[table][1]).split())
 
 
-def _rows(table: str, text: str) -> Iterator[Fields]:
+def _rows(table: str, name: Spelled, text: str) -> Iterator[Fields]:
     """What each row of a table of patterns says of which one is in `text`."""
     for parts, pattern, head in _patterns(table):
         if any(part in text for part in parts):
-            yield headed(head)
+            yield headed(head, name, text)
         elif pattern and (match := re.search(pattern, text)):
-            yield headed(head) | in_groups(match)
+            yield headed(head, name, text) | in_groups(match)
 
 
-def looked_up(table: str, text: str) -> Fields:
-    """What the first row of a table of patterns says of which one is in `text`; empty if none is."""
-    return next(_rows(table, text), {})
+def looked_up(table: str, name: Spelled, text: str | None = None) -> Fields:
+    """What a table of patterns says of a name, or of `text` in it; empty if it says nothing."""
+    rows, part = _tables()[table][0]
+    each = _rows(table, name, getattr(name, part) if text is None else text)
+    return next(each, {}) if rows == "first" else {field: value for fields in each for field, value in fields.items()}
 
 
-def every(table: str, text: str) -> Fields:
-    """What all rows of a table of patterns say of which one is in `text`; of one field the last one counts."""
-    return {field: value for fields in _rows(table, text) for field, value in fields.items()}
+def first(decoders: Iterable[Decoder], name: Spelled) -> Fields:
+    """What the first decoder says that says anything; those that are texts are names of tables."""
+    each = (looked_up(decoder, name) if isinstance(decoder, str) else decoder(name) for decoder in decoders)
+    return next((fields for fields in each if fields), {})
 
 
-def by_table(table: str, part: str) -> Callable[[Spelled], Fields | None]:
-    """A decoder of the names of which a table of patterns tells by `part`, an attribute of :class:`Spelled`."""
-    return lambda name: looked_up(table, getattr(name, part)) or None
-
-
-def headed(head: Head) -> Fields:
+def headed(head: Head, name: Spelled, text: str) -> Fields:
     """The fields in the head of a line: four by their places, and others as NAME=VALUE."""
     names = ("family", "operation", "library", "direction")
-    fields = {name: word for name, word in zip(names, head, strict=False) if word}
-    further = (word.partition("=") for word in head[len(names) :] if word)
-    return fields | _valued({name: text for name, _, text in further})
+    fields: Fields = {field: word for field, word in zip(names, head, strict=False) if word}
+    if fields.get("direction") == "?":
+        fields["direction"] = direction(text)
+    for word in filter(None, head[len(names) :]):
+        field, _, value = word.partition("=")
+        if field == "then":
+            fields |= looked_up(value.replace("_", " "), name)
+        else:
+            fields |= _valued({field: name.arg(int(value[1:-1])) if value.startswith("<") else value})
+    return fields
 
 
 def _lines(table: str) -> Iterator[tuple[Head, list[str]]]:
-    for line in _tables()[table]:
+    for line in _tables()[table][1]:
         head, _, words = line.partition(": ")
         yield tuple(None if word == "-" else word for word in head.split()), words.split()
 
 
 @cache
-def _tables() -> dict[str, list[str]]:
-    """The lines of each table in tables.txt, beside this module, without comments."""
-    _, *parts = re.split(r"^\[(.+)\]\n", _FILE.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    lines = ([line for line in part.splitlines() if line and not line.startswith("#")] for part in parts[1::2])
-    return dict(zip(parts[::2], lines, strict=True))
+def _tables() -> dict[str, tuple[list[str], list[str]]]:
+    """Of each table in tables.txt, beside this module: how it is looked up, and its lines without comments."""
+    _, *parts = re.split(r"^\[([^\]:]+)(?:: (.+))?\]\n", _FILE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    lines = ([line for line in part.splitlines() if line and not line.startswith("#")] for part in parts[2::3])
+    ways = ((way or "").split(" in ") for way in parts[1::3])
+    return dict(zip(parts[::3], zip(ways, lines, strict=True), strict=True))
 
 
 # Names that are the same in the spellings of nsys, torch and ncu.

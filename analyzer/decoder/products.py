@@ -5,23 +5,13 @@ that begin with an architecture, names in profiles beside the types and layouts 
 """
 
 import re
-from collections.abc import Sequence
-from itertools import takewhile
 from typing import Final
 
 from kanalyze.decoder import fields as tables
-from kanalyze.decoder.fields import Fields, Spelled, by_table, every, in_groups, looked_up, type_of, types_of
+from kanalyze.decoder.fields import Decoder, Fields, Spelled, first, fused, in_groups, looked_up, type_of, types_of
 
 _ARCHS: Final = ("maxwell_", "pascal_", "volta_", "turing_", "ampere_", "ada_", "hopper_", "blackwell_")
-_TYPE: Final = "tf32|bf16|f64|f32|f16|e4m3|e5m2|e2m1|i32|i8|u8|cf32|cf64"
 _SPELLED: Final = "fp16|bf16|fp32|tf32|fp64|int8|int32|f16|f32|f64|s8|u8|s32|i8"
-
-#: xmma: types of A and output, of B and accumulator, of alpha and beta.
-_XMMA: Final = r"(?:^|_)sm\d{2,3}[a-z]?_xmma_(?:sparse_)?(?:gemm|[fdw](?:prop|grad))(?=_).*"
-_XMMA_TYPES: Final = (
-    rf"_(?P<a>{_TYPE})(?P<output_type>{_TYPE})_(?P<b>{_TYPE})(?P<accumulator_type>{_TYPE})"
-    rf"_(?P<scale_type>{_TYPE})(?=_|$)"
-)
 
 _OPERATION: Final = (
     rf"(?:(?P<first>{_SPELLED})_)?"
@@ -30,27 +20,16 @@ _OPERATION: Final = (
 )
 _CUTLASS: Final = rf"cutlass_(?:(?P<arch>\d{{2,3}})_)?(?P<unit>simt|(?:wmma_|sp)?tensorop)_{_OPERATION}"
 _NAMED: Final = rf"(?:^|_)(?P<arch>maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell)_{_OPERATION}"
-_CUTLASS3: Final = (
-    r"cutlass3x_(sm\d{2,3}[a-z]?)_(simt|\w{0,4}tensorop)_"
-    r"(?:[a-z](\d{1,6}x\d{1,6}x\d{1,6}))?(gemm|fprop|dgrad|wgrad)_(.*)"
-)
 _NVJET: Final = r"nvjet_(?:(sm\d{2,3}[a-z]?)_)?([a-z]{3}|[a-z]{5})_(.*)"
 
 _LETTERS: Final = {"s": "f32", "d": "f64", "h": "f16", "i": "i32", "c": "c64", "z": "c128", "gc": "c64", "gz": "c128"}
 _JET_LETTERS: Final = {"h": "f16", "t": "bf16", "s": "f32", "d": "f64", "q": "e4m3", "r": "e5m2", "o": "e2m1"}
-_EPILOGUES: Final = ("relu", "gelu", "bias", "drelu", "dgelu", "bgrad", "bgrada", "bgradb", "silu", "add", "badd")
-_JOINED: Final = {"gelubias": ("gelu", "bias"), "relubias": ("relu", "bias")}
 _DIRECTIONS: Final = {"fprop": "forward", "dgrad": "backward", "wgrad": "backward"}
 
 
 def dims(text: str) -> tuple[int, ...]:
     """Parses sizes: ``128x64x32`` as (128, 64, 32)."""
     return tuple(int(size) for size in text.split("x"))
-
-
-def _fused(words: Sequence[str]) -> tuple[str, ...]:
-    parts = (part for word in words for part in _JOINED.get(word, (word,)))
-    return tuple(dict.fromkeys(part for part in parts if part in _EPILOGUES))
 
 
 def _work(operation: str) -> Fields:
@@ -60,29 +39,7 @@ def _work(operation: str) -> Fields:
     return {"family": "conv", "operation": operation, "direction": _DIRECTIONS.get(operation)}
 
 
-def xmma(name: Spelled) -> Fields | None:
-    """Decodes xmma names: ``sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x16_stage3_warpsize2x2x1_…``."""
-    match = re.search(_XMMA, name.text) if "_xmma_" in name.text else None
-    if not match:
-        return None
-    types = in_groups(re.search(_XMMA_TYPES, match[0]))
-    fields: Fields = {**every("xmma", match[0]), "fused": _fused(match[0].split("_")), **types}
-    if name.text.startswith("trt_"):
-        fields["library"] = "tensorrt"
-    # the type of B is the multiplied one: tf32 of f32, f32 of complex
-    inputs = {*fields.get("input_types", ())}
-    if inputs == {"f32", "tf32"}:
-        fields["input_types"] = ("tf32", "tf32")
-    elif types and types["input_types"][0].startswith("c"):
-        fields["input_types"] = types["input_types"][:1] * 2
-    if fields.get("instruction") or fields.get("warpgroups"):
-        fields["tensor_core"] = True
-    elif re.search(r"_[fdh]fma_", match[0]) or inputs == {"f32"}:
-        fields["tensor_core"] = False
-    return fields
-
-
-def _of_blas(match: re.Match[str]) -> Fields:
+def _of_blas(name: Spelled, match: re.Match[str]) -> Fields:
     """What names of CUTLASS 2 and of cuBLAS before xmma tell alike.
 
     Types are those of BLAS' letter (accumulator), of the type before it (output) and after it (A).
@@ -97,7 +54,7 @@ def _of_blas(match: re.Match[str]) -> Fields:
     a = math or behind or ("tf32" if shape and letter == "s" else accumulator)
     return {
         **_work(match["operation"]),
-        **every("options of products", match["rest"]),
+        **looked_up("options of products", name, match["rest"]),
         "arch": in_groups(match).get("arch"),
         "instruction": _shape(shape),
         "accumulator_type": accumulator,
@@ -106,7 +63,7 @@ def _of_blas(match: re.Match[str]) -> Fields:
         "tile": (*tile, *loop[:1])[: 2 + bool(loop[0])] if sizes else (),
         "stages": loop[1] or None,
         "layout": max(layouts, key=len) if layouts else None,  # nhwc says more than tn
-        "fused": _fused(words),
+        "fused": fused(match["rest"]),
     }
 
 
@@ -120,7 +77,7 @@ def cutlass2(name: Spelled) -> Fields | None:
     """Decodes CUTLASS 2 profiler names, also inside Kernel2<…>: ``cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_…``."""
     match = re.search(_CUTLASS, name.text) if "cutlass_" in name.text else None
     library = "cudnn" if "cudnn" in name.function else "cutlass"
-    return {**_of_blas(match), "tensor_core": match["unit"] != "simt", "library": library} if match else None
+    return {**_of_blas(name, match), "tensor_core": match["unit"] != "simt", "library": library} if match else None
 
 
 def named(name: Spelled) -> Fields | None:
@@ -128,38 +85,9 @@ def named(name: Spelled) -> Fields | None:
     match = re.search(_NAMED, name.text) if any(arch in name.text for arch in _ARCHS) else None
     if not match:
         return None
-    fields = {**_of_blas(match), "tensor_core": bool(match["shape"]), "library": "cublas"}
+    fields = {**_of_blas(name, match), "tensor_core": bool(match["shape"]), "library": "cublas"}
     fields |= {"library": "cudnn", "operation": "conv"} if match["operation"] == "cudnn" else {}
     return fields | ({"library": "tensorrt"} if name.text.startswith("trt_") else {})
-
-
-def cutlass3(name: Spelled) -> Fields | None:
-    """Decodes CUTLASS 3 profiler names: ``cutlass3x_sm90_tensorop_s64x128x16gemm_bf16_bf16_f32_void_bf16_…``."""
-    match = re.search(_CUTLASS3, name.text) if "cutlass3x_" in name.text else None
-    if not match:
-        return None
-    arch, unit, shape, operation, rest = match.groups()
-    text = re.split(r"\W", rest, maxsplit=1)[0]
-    words = text.split("_")
-    shapes = [dims(word) for word in words if re.fullmatch(r"\d{1,6}x\d{1,6}x\d{1,6}", word)]
-    counts = [int(word) for word in words if re.fullmatch(r"\d{1,3}", word)]
-    fields: Fields = {
-        **_work(operation),
-        **every("cutlass 3", text),
-        "library": "cutlass",
-        "arch": arch,
-        "instruction": _shape(shape),
-        "tensor_core": unit != "simt",
-        "fused": _fused(words),
-        "tile": (*shapes, ())[0],
-        "cluster": (*shapes, (), ())[1],
-        "stages": (counts[0] or None) if counts else None,  # 0 means that CUTLASS chooses
-    }
-    types = [*takewhile(lambda word: word == "void" or type_of(word), words)]
-    if len(types) == len(("A", "B", "accumulator", "C", "D")):
-        a, b, accumulator, _, output = map(type_of, types)
-        fields |= {"input_types": (a, b) if a and b else (), "accumulator_type": accumulator, "output_type": output}
-    return fields
 
 
 def nvjet(name: Spelled) -> Fields | None:
@@ -179,13 +107,13 @@ def nvjet(name: Spelled) -> Fields | None:
     shapes = [dims(word) for word in words if re.fullmatch(r"\d{1,6}x\d{1,6}(?:x\d{1,6})?", word)]
     fields: Fields = {
         **_work("gemm"),
-        **every("options of products", f"_{rest}"),
+        **looked_up("options of products", name, f"_{rest}"),
         "library": "cublas",
         "arch": arch,
         "input_types": inputs,
         "accumulator_type": types[-2],
         "output_type": types[-1],
-        "fused": _fused(words),
+        "fused": fused(rest),
         "tensor_core": True if {*inputs} & {*tables.TENSOR_TYPES} else None,
         "layout": words[-1][:2].lower() if re.fullmatch(r"[ntNT]{3,4}", words[-1]) else None,
     }
@@ -195,15 +123,14 @@ def nvjet(name: Spelled) -> Fields | None:
     return fields | {"tile": (*tile, *loop[:1]), "stages": loop[1] if loop else None, "cluster": cluster}
 
 
-def tensile(name: Spelled) -> Fields | None:
-    """Decodes Tensile names of rocBLAS and hipBLASLt: ``Cijk_Ailk_Bljk_BBS_BH_…_MT256x192x64_MI16x16x1_…``."""
-    if not name.text.startswith("Cijk_"):
-        return None
-    layout = tables.by_name("layouts of tensile").get("_".join(name.text.split("_")[1:3]))
-    return {**every("tensile", name.text), "layout": layout}
-
-
-PRINTED: Final = (xmma, cutlass2, cutlass3, nvjet, named, tensile)
+PRINTED: Final[tuple[Decoder, ...]] = (
+    "names of xmma",
+    cutlass2,
+    "names of cutlass 3",
+    nvjet,
+    named,
+    "names of tensile",
+)
 
 
 def cublas(name: Spelled) -> Fields | None:
@@ -216,9 +143,9 @@ def cublas(name: Spelled) -> Fields | None:
     ):
         if word.startswith(start) or (start == "gemvx::kernel" and name.function.endswith(start)):
             return _cublas_gemm(name, product, at)
-    if "cublas" in name.text and (of_blas := looked_up("cublas", word)):
+    if "cublas" in name.text and (of_blas := looked_up("cublas", name)):
         return {**of_blas, "input_types": types_of([name.arg(0)])}
-    return looked_up("other kernels of cublas", word) or looked_up("cublaslt", name.function) or None
+    return first(("other kernels of cublas", "cublaslt"), name)
 
 
 def _cublas_gemm(name: Spelled, operation: str, at: int) -> Fields:
@@ -239,17 +166,7 @@ def cutlass(name: Spelled) -> Fields | None:
     """Decodes CUTLASS kernels: ``cutlass::device_kernel<…GemmUniversal…>``, ``cutlass::Kernel<…>`` and similar."""
     if not name.function.startswith("cutlass") or "flash::" in name.text or "Attention" in name.text:
         return None
-    text, library = name.text, "cudnn" if "cudnn" in name.function else "cutlass"
-    if "ReduceSplitK" in text:
-        family = "gemm" if library == "cutlass" else "reduce"
-        return {"family": family, "operation": "split_k_reduce", "library": library, "split_k": True}
-    if "Gemm" not in text:
-        return {"library": library}
-    work: Fields = {"family": "gemm", "operation": "grouped_gemm" if "Group" in text else "gemm"}
-    if "ImplicitGemm" in text:
-        way = re.search(r"Conv[23]d(Fprop|Dgrad|Wgrad)", text)
-        work = _work(way[1].lower() if way else "conv")
-    return {**work, "library": library, **every("cutlass", text)}
+    return {"library": "cutlass", **looked_up("cutlass", name), **looked_up("copies of cutlass", name)}
 
 
-TEMPLATES: Final = (cublas, cutlass, by_table("quantised products", "function"))
+TEMPLATES: Final[tuple[Decoder, ...]] = (cublas, cutlass, "quantised products")

@@ -194,7 +194,7 @@ def _own(name: Spelled, *, inside: bool) -> Fields | None:
             return None
         operation = operation_of(name.word)
         return {"library": "aten", "operation": operation or None, **tables.in_groups(re.search(tables.WAY, operation))}
-    fields = tables.headed(head)
+    fields = tables.headed(head, name, name.word)
     if fields["family"] in {"softmax", "normalization", "loss", "pooling", "resample", "conv", "scan"}:
         fields["input_types"] = tables.types_of(name.args[:1]) if not name.mangled else ()
     if fields.get("operation") == "layer_norm" and name.flag(_RMS_NORM.get(name.word, len(name.args))):
@@ -247,7 +247,7 @@ def inductor(name: Spelled) -> Fields | None:
         return None
     match = re.match(_NAME, name.text)
     if not match:
-        return tables.looked_up("inductor templates", name.text) or None
+        return tables.looked_up("inductor templates", name) or None
     kind, text, ordinal = match.groups()
     known = tables.listed("aten operators") | tables.by_name("inductor families").keys()
     fused = operators(text, known) if text else ()

@@ -105,10 +105,14 @@ def test_every_name_of_communication_holds_a_hint():
 
 
 def test_each_table_is_read_and_there():
-    read = re.compile(r'(?:looked_up|every|by_table|by_name|exact|listed|_in_scope)\((?:r"[^"]+", )?"([^"]+)"')
+    """By a function, among the decoders, or by a line of another table."""
     code = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "analyzer/decoder").glob("*.py"))
-    tables = re.findall(r"^\[(.+)\]$", (ROOT / "analyzer/decoder/tables.txt").read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(tables) == sorted(set(read.findall(code)))
+    text = (ROOT / "analyzer/decoder/tables.txt").read_text(encoding="utf-8")
+    tables = re.findall(r"^\[([^\]:]+)(?:: (?:all|first) in (?:text|function|word|snake))?\]$", text, re.MULTILINE)
+    following = {name.replace("_", " ") for name in re.findall(r"^[^#\n]* then=(\w+)", text, re.MULTILINE)}
+    read = following | set(re.findall(r'(?:looked_up|by_name|exact|listed)\("([^"]+)"', code))
+    assert read <= set(tables) <= following | set(re.findall(r'"([^"\n]+)"', code))
+    assert len(set(tables)) == len(tables)
 
 
 #: Pieces of real names, to get near to them, and what may stand between.
