@@ -17,7 +17,6 @@ from kanalyze.decoder.fields import (
     direction,
     exact,
     first,
-    in_groups,
     looked_up,
     snake,
     type_of,
@@ -29,7 +28,7 @@ from kanalyze.decoder.fields import (
 # it, too. It counts only with the name of a library that reduces across GPUs, or with a word for the algorithm.
 
 #: Quick check: every communication kernel contains one of these words, in any case.
-HINTS: Final = tables.listed("hints of communication")
+HINTS: Final = frozenset(exact("hints of communication"))
 _OLD: Final = (
     r"^nccl(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)(Ring|Tree|CollNet)?(LL128|LL|Simple)?Kernel"
 )
@@ -96,18 +95,6 @@ def of_aiter(name: Spelled) -> Fields | None:
     return {"library": "aiter", **(looked_up("aiter", name) or looked_up("aiter", name, scoped))}
 
 
-def cudnn(name: Spelled) -> Fields | None:
-    """Decodes cuDNN kernels that are C++ templates or generated: ``cudnn_generated_fort_native_sdpa_sm90_…``."""
-    if name.text.startswith("cudnn_generated_"):
-        return looked_up("generated cudnn", name)
-    if name.function.startswith("cutlass"):  # cuDNN's copy of CUTLASS is named like CUTLASS
-        return None
-    scoped = "cudnn" in name.function and re.search(r"(?:^|_)cudnn(?:_\w+)?::", name.function)
-    if not scoped and (name.function.startswith("at::") or not looked_up("functions of cudnn", name)):
-        return None
-    return {"library": "cudnn", **looked_up("cudnn", name), **looked_up("details of cudnn", name)}
-
-
 def cub(name: Spelled) -> Fields | None:
     """Decodes CUB and Thrust kernels, including vendored copies."""
     in_thrust = "cuda_cub::" in name.function
@@ -150,34 +137,26 @@ def cupy(name: Spelled) -> Fields | None:
 # A name is looked up by library, then as a single known term such as matmul_kernel, then by the words in it, unless
 # another word says that the kernel only prepares, checks or counts what the first one names.
 
-_PLAIN: Final = {
-    *("kernel", "cuda", "triton", "gpu", "device", "impl", "naive", "tiled", "fused", "persistent", "vectorized"),
-    *("fwd", "bwd", "forward", "backward", "batched", "tma", "v1", "v2", "v3", "fp16", "fp32", "bf16", "f32"),
-}
 _LONGEST_TERM: Final = 64
 
 
 def engine(name: Spelled) -> Fields | None:
-    """Decodes a kernel of a known engine, by namespace or by its function name."""
-    library = looked_up("libraries by namespace", name).get("library")
-    head = exact("functions of engines").get(name.word)
-    if library is None and head is None:
+    """Decodes a kernel of a known engine by namespace."""
+    library = looked_up("libraries by namespace", name)
+    if not library:
         return None
-    way = direction(name.word.lower())
-    if head:
-        return {**tables.headed(head, name, name.word), **({"library": library} if library else {}), "direction": way}
     fields = looked_up("parts of names in engines", name)
     short = type_of(name.arg(0)) if fields else None
     types = (short,) if short in {"f32", "f16", "bf16", "f64"} else ()
-    return {"library": library, "direction": way, "input_types": types, **fields}
+    return {**library, "direction": direction(name.word.lower()), "input_types": types, **fields}
 
 
 def term(name: Spelled) -> Fields | None:
     """Decodes a name that consists of one known term and filler words, such as matmul_kernel; no library."""
-    if not name.word or len(name.word) > _LONGEST_TERM:
+    if len(name.word) > _LONGEST_TERM:
         return None
     parts = (part for part in re.split(r"_+", name.snake) if part)
-    head = exact("terms").get("_".join(part for part in parts if part not in _PLAIN))
+    head = exact("terms").get("_".join(part for part in parts if part not in exact("filler words")))
     return {**tables.headed(head, name, name.word), "direction": direction(name.word)} if head else None
 
 
@@ -200,12 +179,15 @@ def trtllm_gen(name: Spelled) -> Fields | None:
 
 def cute(name: Spelled) -> Fields | None:
     """Decodes CuTe DSL (CUTLASS 4) kernels: ``kernel_cutlass_kernel_flash_attncuteflash_fwd_sm100FlashAttention…``."""
-    match = re.match(_CUTE, name.word) if name.word.startswith("kernel_cutlass_") else None
+    match = re.match(_CUTE, name.word)
     if not match:
         return None
     text = match["name"] or name.word
-    arch = in_groups(re.search(r"(?i)sm_?(?P<arch>\d{2,3})", text))
-    return {"library": "cute_dsl", **looked_up("cute dsl", name, text), **arch}
+    return {
+        "library": "cute_dsl",
+        **looked_up("cute dsl", name, text),
+        **looked_up("architectures of cute dsl", name, text),
+    }
 
 
 def words(name: Spelled) -> Fields | None:
@@ -237,26 +219,11 @@ def flash(name: Spelled) -> Fields | None:
 
 #: Most specific first: NCCL's pattern occurs in no other name; a cuDNN name may contain one of CUTLASS.
 _DECODERS: Final[tuple[Decoder, ...]] = (
-    communication,
-    pytorch.inductor,
-    *("functions of miopen", ck, of_aiter, "rocm", "hip runtime", flash, "memory-efficient attention"),
-    *("functions of flashinfer", "attention of engines"),
-    *products.PRINTED,
-    cudnn,
-    *products.TEMPLATES,
-    pytorch.aten,
-    *(
-        cub,
-        fft,
-        "functions of cusparse",
-        "solvers",
-        "functions of fbgemm",
-        xla,
-        cupy,
-        engine,
-        "jiterator",
-        "cuda driver",
-    ),
+    *(communication, pytorch.inductor, "functions of miopen", ck, of_aiter, "rocm", "hip runtime"),
+    *(flash, "memory-efficient attention", "functions of flashinfer", "attention of engines"),
+    *(*products.PRINTED, "names of generated cudnn", "namespaces of cudnn", *products.TEMPLATES),
+    *(pytorch.aten, "functions of cudnn", cub, fft, "functions of cusparse", "solvers", "functions of fbgemm"),
+    *(xla, cupy, "functions of engines", engine, "jiterator", "cuda driver"),
     *(term, trtllm_gen, cute, "namespaces", words),
 )
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -304,12 +304,6 @@ def exact(table: str) -> dict[str, Head]:
     return {name: head for head, names in _lines(table) for name in names}
 
 
-@cache
-def listed(table: str) -> frozenset[str]:
-    """The words of a table that is a list of them."""
-    return frozenset(" ".join(_tables()[table][1]).split())
-
-
 def _rows(table: str, name: Spelled, text: str) -> Iterator[Fields]:
     """What each row of a table of patterns says of which one is in `text`."""
     for parts, pattern, head in _patterns(table):
@@ -384,6 +378,7 @@ _BUILTIN: Final = frozenset(
 )
 _QUALIFIERS: Final = ("const", "volatile")
 _POINTERS: Final = ("*", "&", "&&")
+_BEHIND_TYPE: Final = (*_POINTERS, "...", "(")
 _PARAMETER: Final = r"T(\d{1,4})((?:::.*)?)"
 
 
@@ -538,17 +533,11 @@ def _goes_on(here: _Node, before: _Node) -> bool:
 
 def _const_last(nodes: list[_Node]) -> list[_Node]:
     """Moves const behind the type that it qualifies, as the other tools print it."""
-    leading = 0
-    while leading < len(nodes) and nodes[leading] in _QUALIFIERS:
-        leading += 1
-    if not leading:
-        return nodes
-    end = leading
-    while end < len(nodes) and (isinstance(node := nodes[end], str) or node.opener != "("):
-        if node in (*_POINTERS, "..."):
-            break
-        end += 1
-    return [*nodes[leading:end], *nodes[:leading], *nodes[end:]]
+    qualifiers = [*takewhile(lambda node: node in _QUALIFIERS, nodes)]
+    behind = nodes[len(qualifiers) :]
+    ends = (at for at, node in enumerate(behind) if (node if isinstance(node, str) else node.opener) in _BEHIND_TYPE)
+    end = next(ends, len(behind)) if qualifiers else 0
+    return [*behind[:end], *qualifiers, *behind[end:]]
 
 
 def _without_cast(nodes: list[_Node]) -> list[_Node]:

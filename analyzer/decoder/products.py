@@ -22,21 +22,10 @@ _CUTLASS: Final = rf"cutlass_(?:(?P<arch>\d{{2,3}})_)?(?P<unit>simt|(?:wmma_|sp)
 _NAMED: Final = rf"(?:^|_)(?P<arch>maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell)_{_OPERATION}"
 _NVJET: Final = r"nvjet_(?:(sm\d{2,3}[a-z]?)_)?([a-z]{3}|[a-z]{5})_(.*)"
 
-_LETTERS: Final = {"s": "f32", "d": "f64", "h": "f16", "i": "i32", "c": "c64", "z": "c128", "gc": "c64", "gz": "c128"}
-_JET_LETTERS: Final = {"h": "f16", "t": "bf16", "s": "f32", "d": "f64", "q": "e4m3", "r": "e5m2", "o": "e2m1"}
-_DIRECTIONS: Final = {"fprop": "forward", "dgrad": "backward", "wgrad": "backward"}
-
 
 def dims(text: str) -> tuple[int, ...]:
     """Parses sizes: ``128x64x32`` as (128, 64, 32)."""
     return tuple(int(size) for size in text.split("x"))
-
-
-def _work(operation: str) -> Fields:
-    """Family, operation and direction of a GEMM or a part of a convolution."""
-    if operation == "gemm":
-        return {"family": "gemm", "operation": "gemm"}
-    return {"family": "conv", "operation": operation, "direction": _DIRECTIONS.get(operation)}
 
 
 def _of_blas(name: Spelled, match: re.Match[str]) -> Fields:
@@ -49,11 +38,11 @@ def _of_blas(name: Spelled, match: re.Match[str]) -> Fields:
     sizes = [dims(word) for word in words if re.fullmatch(r"\d{1,6}x\d{1,6}", word)]
     tile, loop = (*sizes, (0, 0), (0, 0))[:2]
     layouts = [word for word in words if re.fullmatch(r"[nt]{2}|n[cdhw]{3,4}", word)]
-    accumulator = _LETTERS.get(letter)
+    accumulator = tables.by_name("letters of blas").get(letter)
     behind = next((short for word in words if word != "8x8" and (short := type_of(word))), None)
     a = math or behind or ("tf32" if shape and letter == "s" else accumulator)
     return {
-        **_work(match["operation"]),
+        **looked_up("parts of products", name, match["operation"]),
         **looked_up("options of products", name, match["rest"]),
         "arch": in_groups(match).get("arch"),
         "instruction": _shape(shape),
@@ -86,7 +75,7 @@ def named(name: Spelled) -> Fields | None:
     if not match:
         return None
     fields = {**_of_blas(name, match), "tensor_core": bool(match["shape"]), "library": "cublas"}
-    fields |= {"library": "cudnn", "operation": "conv"} if match["operation"] == "cudnn" else {}
+    fields |= {"library": "cudnn"} if match["operation"] == "cudnn" else {}
     return fields | ({"library": "tensorrt"} if name.text.startswith("trt_") else {})
 
 
@@ -101,12 +90,13 @@ def nvjet(name: Spelled) -> Fields | None:
         return None
     arch, letters, rest = match.groups()
     words = rest.split("_")
-    types = [_JET_LETTERS.get(letter) for letter in letters]
+    types = [tables.by_name("letters of nvjet").get(letter) for letter in letters]
     a, b = types[0], types[0] if len(types) == len("ABC") else types[1]
     inputs = ("tf32", "tf32") if "tf32" in words else (a, b) if a and b else ()
     shapes = [dims(word) for word in words if re.fullmatch(r"\d{1,6}x\d{1,6}(?:x\d{1,6})?", word)]
     fields: Fields = {
-        **_work("gemm"),
+        "family": "gemm",
+        "operation": "gemm",
         **looked_up("options of products", name, f"_{rest}"),
         "library": "cublas",
         "arch": arch,

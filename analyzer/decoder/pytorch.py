@@ -82,7 +82,6 @@ def named_functor(words: tuple[str, ...]) -> Functor | None:
 _TYPED: Final = r"(?:vectorized(?:_templated)?|unrolled)_elementwise_kernel(?:_for_multi_outputs)?"
 _OPTIMIZERS: Final = r"Fused(Adam|Sgd|Adagrad)|(LAMB|Lamb|Novograd|Adagrad|Adam|SGD)\w*Functor"
 _ATEN_FUNCTORS: Final = r"Fused\w+MathFunctor|(?:Binary|Unary|Pointwise|Ternary)Op|LpNorm|ZeroFunctor|CopyFunctor"
-_FOREACH: Final = {"multiplies": "mul", "divides": "div", "plus": "add", "minus": "sub", "norm_two": "norm"}
 #: Layer norm kernels shared with RMS norm: index of the template argument that distinguishes them.
 _RMS_NORM: Final = {
     **dict.fromkeys(("vectorized_layer_norm_kernel", "layer_norm_grad_input_kernel"), 2),
@@ -177,7 +176,7 @@ def _multi_tensor(name: Spelled) -> Fields:
         behind = name.args[name.args.index(applied) + 1 :]
         operator = operation_of(_last_scope(behind[0])) if behind else ""
         plain = operator and not tables.type_of(operator)
-        fields["operation"] = _FOREACH.get(operator, operator) if plain else operation_of(inner)
+        fields["operation"] = tables.by_name("foreach").get(operator, operator) if plain else operation_of(inner)
     return fields | {"input_types": tables.types_of(re.findall(r"<([\w:]+)", applied)[:1])}
 
 
@@ -249,8 +248,7 @@ def inductor(name: Spelled) -> Fields | None:
     if not match:
         return tables.looked_up("inductor templates", name) or None
     kind, text, ordinal = match.groups()
-    known = tables.listed("aten operators") | tables.by_name("inductor families").keys()
-    fused = operators(text, known) if text else ()
+    fused = operators(text, tables.by_name("inductor families")) if text else ()
     family, operation = _family(kind, fused)
     return {
         "library": "inductor",
