@@ -63,9 +63,7 @@ def spelled(name: str) -> Spelled:
         return _demangled(text)
     if "unnamed>" in text or "anonymous" in text or "_GLOBAL__N__" in text:
         text = re.sub(_UNNAMED, lambda match: f"{match[1]}<" if match[1] else "", text)
-    if "(bool)" in text:
-        text = text.replace("(bool)1", "true").replace("(bool)0", "false")
-    return taken_apart(re.sub(_CAST, "", text))
+    return taken_apart(re.sub(_CAST, "", text.replace("(bool)1", "true").replace("(bool)0", "false")))
 
 
 def taken_apart(text: str) -> Spelled:
@@ -429,22 +427,20 @@ def _read(text: str) -> list[list[_Node]] | None:
     stack = [outer]
     for match in re.finditer(_TOKEN, text):
         piece = match[0]
-        if piece.startswith("operator") and piece != "operator" and not piece[8:9].isalnum() and piece[8:9] != "_":
-            stack[-1].items[-1].append(piece.replace(" ", ""))
-        elif piece in _CLOSER_OF:
+        if piece in _CLOSER_OF:
             inner = _Group(piece, [[]])
             stack[-1].items[-1].append(inner)
             stack.append(inner)
             if len(stack) > _DEEPEST:
                 return None
         elif piece in _CLOSER_OF.values():
-            if len(stack) == 1 or _CLOSER_OF[stack[-1].opener] != piece:
+            if _CLOSER_OF.get(stack[-1].opener) != piece:
                 return None
             stack.pop()
         elif piece == ",":
             stack[-1].items.append([])
         else:
-            stack[-1].items[-1].append(piece)
+            stack[-1].items[-1].append(piece.replace(" ", ""))  # as in operator ()
     return outer.items if len(stack) == 1 else None
 
 

@@ -8,7 +8,7 @@ import re
 from typing import Final
 
 from kanalyze.decoder import fields as tables
-from kanalyze.decoder.fields import Decoder, Fields, Spelled, first, fused, in_groups, looked_up, type_of, types_of
+from kanalyze.decoder.fields import Decoder, Fields, Spelled, first, in_groups, looked_up, type_of, types_of
 
 _ARCHS: Final = ("maxwell_", "pascal_", "volta_", "turing_", "ampere_", "ada_", "hopper_", "blackwell_")
 _SPELLED: Final = "fp16|bf16|fp32|tf32|fp64|int8|int32|f16|f32|f64|s8|u8|s32|i8"
@@ -20,7 +20,7 @@ _OPERATION: Final = (
 )
 _CUTLASS: Final = rf"cutlass_(?:(?P<arch>\d{{2,3}})_)?(?P<unit>simt|(?:wmma_|sp)?tensorop)_{_OPERATION}"
 _NAMED: Final = rf"(?:^|_)(?P<arch>maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell)_{_OPERATION}"
-_NVJET: Final = r"nvjet_(?:(sm\d{2,3}[a-z]?)_)?([a-z]{3}|[a-z]{5})_(.*)"
+_NVJET: Final = r"nvjet_(?:(?P<arch>sm\d{2,3}[a-z]?)_)?(?P<letters>[a-z]{3}|[a-z]{5})(?P<rest>_.*)"
 
 
 def dims(text: str) -> tuple[int, ...]:
@@ -34,10 +34,9 @@ def _of_blas(name: Spelled, match: re.Match[str]) -> Fields:
     Types are those of BLAS' letter (accumulator), of the type before it (output) and after it (A).
     """
     letter, shape, math = match["letter"], match["shape"], match["math"]
-    words = [word for word in match["rest"].split("_") if word]
+    words = match["rest"].split("_")
     sizes = [dims(word) for word in words if re.fullmatch(r"\d{1,6}x\d{1,6}", word)]
     tile, loop = (*sizes, (0, 0), (0, 0))[:2]
-    layouts = [word for word in words if re.fullmatch(r"[nt]{2}|n[cdhw]{3,4}", word)]
     accumulator = tables.by_name("letters of blas").get(letter)
     behind = next((short for word in words if word != "8x8" and (short := type_of(word))), None)
     a = math or behind or ("tf32" if shape and letter == "s" else accumulator)
@@ -51,8 +50,6 @@ def _of_blas(name: Spelled, match: re.Match[str]) -> Fields:
         "input_types": (a, a) if a and (math or behind or letter != "i") else (),
         "tile": (*tile, *loop[:1])[: 2 + bool(loop[0])] if sizes else (),
         "stages": loop[1] or None,
-        "layout": max(layouts, key=len) if layouts else None,  # nhwc says more than tn
-        "fused": fused(match["rest"]),
     }
 
 
@@ -83,34 +80,26 @@ def nvjet(name: Spelled) -> Fields | None:
     """Decodes nvjet names: ``nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NTN`` (types, tile, k × stages, cluster, layout).
 
     Three letters are the types of A and B, of the accumulator, and of the output; five those of A, B, C, accumulator
-    and output. The third letter of the layout is not taken for that of the output: no source says so.
+    and output.
     """
     match = re.search(_NVJET, name.text) if "nvjet_" in name.text else None
     if not match:
         return None
-    arch, letters, rest = match.groups()
-    words = rest.split("_")
-    types = [tables.by_name("letters of nvjet").get(letter) for letter in letters]
+    types = [tables.by_name("letters of nvjet").get(letter) for letter in match["letters"]]
     a, b = types[0], types[0] if len(types) == len("ABC") else types[1]
-    inputs = ("tf32", "tf32") if "tf32" in words else (a, b) if a and b else ()
-    shapes = [dims(word) for word in words if re.fullmatch(r"\d{1,6}x\d{1,6}(?:x\d{1,6})?", word)]
-    fields: Fields = {
+    inputs = ("tf32", "tf32") if "_tf32" in match["rest"] else (a, b) if a and b else ()
+    return {
         "family": "gemm",
         "operation": "gemm",
-        **looked_up("options of products", name, f"_{rest}"),
         "library": "cublas",
-        "arch": arch,
+        "arch": match["arch"],
         "input_types": inputs,
         "accumulator_type": types[-2],
         "output_type": types[-1],
-        "fused": fused(rest),
         "tensor_core": True if {*inputs} & {*tables.TENSOR_TYPES} else None,
-        "layout": words[-1][:2].lower() if re.fullmatch(r"[ntNT]{3,4}", words[-1]) else None,
+        **looked_up("options of products", name, match["rest"]),
+        **looked_up("nvjet", name, match["rest"]),
     }
-    if "mma" in words:
-        return fields | {"tile": shapes[0] if shapes else ()}
-    tile, loop, cluster = (*shapes, (), (), ())[:3]
-    return fields | {"tile": (*tile, *loop[:1]), "stages": loop[1] if loop else None, "cluster": cluster}
 
 
 PRINTED: Final[tuple[Decoder, ...]] = (
