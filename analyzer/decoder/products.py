@@ -71,8 +71,7 @@ def named(name: Spelled) -> Fields | None:
     match = re.search(_NAMED, name.text) if any(arch in name.text for arch in _ARCHS) else None
     if not match:
         return None
-    fields = {**_of_blas(name, match), "tensor_core": bool(match["shape"]), "library": "cublas"}
-    fields |= {"library": "cudnn"} if match["operation"] == "cudnn" else {}
+    fields = {"library": "cublas", **_of_blas(name, match), "tensor_core": bool(match["shape"])}
     return fields | ({"library": "tensorrt"} if name.text.startswith("trt_") else {})
 
 

@@ -80,8 +80,6 @@ def named_functor(words: tuple[str, ...]) -> Functor | None:
 
 #: Kernels whose functor takes the elements, and not an index of one.
 _TYPED: Final = r"(?:vectorized(?:_templated)?|unrolled)_elementwise_kernel(?:_for_multi_outputs)?"
-_OPTIMIZERS: Final = r"Fused(Adam|Sgd|Adagrad)|(LAMB|Lamb|Novograd|Adagrad|Adam|SGD)\w*Functor"
-_ATEN_FUNCTORS: Final = r"Fused\w+MathFunctor|(?:Binary|Unary|Pointwise|Ternary)Op|LpNorm|ZeroFunctor|CopyFunctor"
 #: Layer norm kernels shared with RMS norm: index of the template argument that distinguishes them.
 _RMS_NORM: Final = {
     **dict.fromkeys(("vectorized_layer_norm_kernel", "layer_norm_grad_input_kernel"), 2),
@@ -165,14 +163,11 @@ def _multi_tensor(name: Spelled) -> Fields:
     if name.mangled:
         applied = next((part for part in name.args if part.endswith("Functor")), "")
     inner = _last_scope(applied)
-    fields: Fields = {"family": "optimizer", "functor": inner or None}
-    if name.function.startswith("at::") or re.match(_ATEN_FUNCTORS, inner):
+    of_functor = tables.looked_up("multi-tensor functors", name, inner)
+    fields: Fields = {"family": "optimizer", "functor": inner or None, **of_functor}
+    if name.function.startswith("at::"):
         fields["library"] = "aten"
-    elif inner:
-        fields["library"] = "apex"
-    if fused := re.search(_OPTIMIZERS, inner):
-        fields["operation"] = (fused[1] or fused[2]).lower()
-    elif inner:
+    if inner and "operation" not in fields:
         behind = name.args[name.args.index(applied) + 1 :]
         operator = operation_of(_last_scope(behind[0])) if behind else ""
         plain = operator and not tables.type_of(operator)
@@ -200,7 +195,6 @@ def _own(name: Spelled, *, inside: bool) -> Fields | None:
         fields["operation"] = "rms_norm"
     elif name.word.startswith("softmax_warp_"):
         fields["operation"] = "log_softmax" if name.flag(4) else "softmax"
-        fields |= {"output_type": tables.type_of(name.arg(1)), "accumulator_type": tables.type_of(name.arg(2))}
     elif "SoftMax" in name.word:
         first = 1 if name.number(0) is not None else 0
         types = tables.types_of(name.args[first : first + 3]) if not name.mangled else ()
