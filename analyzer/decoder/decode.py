@@ -219,12 +219,12 @@ def flash(name: Spelled) -> Fields | None:
 
 #: Most specific first: NCCL's pattern occurs in no other name; a cuDNN name may contain one of CUTLASS.
 _DECODERS: Final[tuple[Decoder, ...]] = (
-    *(communication, pytorch.inductor, "functions of miopen", ck, of_aiter, "rocm", "hip runtime"),
+    *(communication, pytorch.inductor, "functions of miopen", ck, of_aiter, "rocm"),
     *(flash, "memory-efficient attention", "functions of flashinfer", "attention of engines"),
-    *(*products.PRINTED, "names of generated cudnn", "namespaces of cudnn", *products.TEMPLATES),
-    *(pytorch.aten, "functions of cudnn", cub, fft, "functions of cusparse", "solvers", "functions of fbgemm"),
-    *(xla, cupy, "functions of engines", engine, "jiterator", "cuda driver"),
-    *(term, trtllm_gen, cute, "namespaces", words),
+    *("printed names", products.cutlass2, products.nvjet, products.named, "namespaces of cudnn"),
+    *(products.cublas, products.cutlass, "quantised products", pytorch.aten, "functions of cudnn", cub, fft),
+    *("functions of cusparse", "solvers", "functions of fbgemm", xla, cupy, "functions of engines", engine),
+    *("jiterator", "cuda driver", term, trtllm_gen, cute, "namespaces", words),
 )
 
 #: Libraries whose functions are all listed; an unlisted one is not guessed by the words in its name.

@@ -305,7 +305,7 @@ def exact(table: str) -> dict[str, Head]:
 def _rows(table: str, name: Spelled, text: str) -> Iterator[Fields]:
     """What each row of a table of patterns says of which one is in `text`."""
     for parts, pattern, head in _patterns(table):
-        if any(part in text for part in parts):
+        if parts and any(part in text for part in parts):
             yield headed(head, name, text)
         elif pattern and (match := re.search(pattern, text)):
             yield headed(head, name, text) | in_groups(match)
@@ -320,8 +320,10 @@ def looked_up(table: str, name: Spelled, text: str | None = None) -> Fields:
 
 def first(decoders: Iterable[Decoder], name: Spelled) -> Fields:
     """What the first decoder says that says anything; those that are texts are names of tables."""
-    each = (looked_up(decoder, name) if isinstance(decoder, str) else decoder(name) for decoder in decoders)
-    return next((fields for fields in each if fields), {})
+    for decoder in decoders:
+        if fields := looked_up(decoder, name) if isinstance(decoder, str) else decoder(name):
+            return fields
+    return {}
 
 
 def headed(head: Head, name: Spelled, text: str) -> Fields:

@@ -8,7 +8,7 @@ import re
 from typing import Final
 
 from kanalyze.decoder import fields as tables
-from kanalyze.decoder.fields import Decoder, Fields, Spelled, first, in_groups, looked_up, type_of, types_of
+from kanalyze.decoder.fields import Fields, Spelled, first, in_groups, looked_up, type_of, types_of
 
 _ARCHS: Final = ("maxwell_", "pascal_", "volta_", "turing_", "ampere_", "ada_", "hopper_", "blackwell_")
 _SPELLED: Final = "fp16|bf16|fp32|tf32|fp64|int8|int32|f16|f32|f64|s8|u8|s32|i8"
@@ -62,8 +62,10 @@ def _shape(text: str | None) -> tuple[int, ...]:
 def cutlass2(name: Spelled) -> Fields | None:
     """Decodes CUTLASS 2 profiler names, also inside Kernel2<…>: ``cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_…``."""
     match = re.search(_CUTLASS, name.text) if "cutlass_" in name.text else None
-    library = "cudnn" if "cudnn" in name.function else "cutlass"
-    return {**_of_blas(name, match), "tensor_core": match["unit"] != "simt", "library": library} if match else None
+    if not match:
+        return None
+    fields = {**_of_blas(name, match), "tensor_core": match["unit"] != "simt", "library": "cutlass"}
+    return fields | looked_up("copies of cutlass", name)
 
 
 def named(name: Spelled) -> Fields | None:
@@ -101,16 +103,6 @@ def nvjet(name: Spelled) -> Fields | None:
     }
 
 
-PRINTED: Final[tuple[Decoder, ...]] = (
-    "names of xmma",
-    cutlass2,
-    "names of cutlass 3",
-    nvjet,
-    named,
-    "names of tensile",
-)
-
-
 def cublas(name: Spelled) -> Fields | None:
     """Decodes cuBLAS kernels that are C++ templates, and the few others without an architecture in the name."""
     word = name.word
@@ -128,15 +120,18 @@ def cublas(name: Spelled) -> Fields | None:
 
 def _cublas_gemm(name: Spelled, operation: str, at: int) -> Fields:
     """Decodes the types A, B, C and accumulator; in small GEMMs one type stands for A, B and C."""
-    fields: Fields = {"family": "gemm", "operation": operation, "library": "cublas"}
+    fields: Fields = {
+        "family": "gemm",
+        "operation": operation,
+        "library": "cublas",
+        **in_groups(re.search(r"_(?P<layout>[NT]{2})_kernel", name.word)),
+    }
     types = types_of(name.args[at : at + 4]) if not name.mangled else ()
     if len(types) == len(("A", "B", "C", "sum")):
         a, b, c, accumulator = types
         fields |= {"input_types": (a, b), "output_type": c, "accumulator_type": accumulator}
     elif only := type_of(name.arg(at)):
         fields |= {"input_types": (only, only)}
-    if layout := re.search(r"_([NT]{2})_kernel", name.word):
-        fields["layout"] = layout[1].lower()
     return fields
 
 
@@ -145,6 +140,3 @@ def cutlass(name: Spelled) -> Fields | None:
     if not name.function.startswith("cutlass") or "flash::" in name.text or "Attention" in name.text:
         return None
     return {"library": "cutlass", **looked_up("cutlass", name), **looked_up("copies of cutlass", name)}
-
-
-TEMPLATES: Final[tuple[Decoder, ...]] = (cublas, cutlass, "quantised products")
