@@ -416,7 +416,8 @@ def on_time(
         # the part of a window that work of the host fills, of which it need not be much in each iteration
         if number < max(say.fewest_in(report), 1) and held < 0.5 * (high - low):
             continue
-        claims = (idle[device], work.filter(device=device))
+        # what is queued waits for other work of the device, wherever the host is
+        claims = (idle[device].filter(pl.col("bucket") != "queued"), work.filter(device=device))
         one = say.told(report, name, device, claims, mending=mending or inside.mending, **figures)
         idles = f"GPU {device} idles, or works for it, for {say.per_iteration(report).time(one.at_stake_ns)}."
         yield one._replace(text=f"{one.text}: {idles}")
