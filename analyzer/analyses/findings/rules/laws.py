@@ -86,8 +86,9 @@ def _finding(work: on_gpu.Work, cause: str) -> rules.Finding | None:
         return None
     of_call = (pl.col("exclusive_ns") * (1 - kept + 1e-6)).sum().over("op", "input_shapes", "name")
     top = work.rows.with_columns(lost=of_call).sort("lost", "row").row(-1, named=True)  # most time is lost of its call
+    several = cause == _FAR and work.rows.get_column("name").n_unique() > 1
     return work.finding(
-        cause,
+        f"{cause}: several" if several else cause,
         str(top["name"]),
         left=None,
         at_stake_ns=work.ns if floor else lost,
