@@ -471,9 +471,10 @@ def _with(report: Report, finding: Finding, gains: _Gains | None) -> Finding:
     high = int(max(ns + (apart if ns else 0) for ns, apart in gains) * (1 + OF_REMEDIES))
     most = finding.at_stake_ns if finding.at_most or hides_host(report) else whole
     if isinstance(finding.mending, Mending) and finding.mending.host_alone:
-        # the device has its work to do, however quick the host is
+        # the device has its work to do, however quick the host is, which differs from one run to another
         sides, busy = windows(report).row(by_predicate=pl.col("device") == finding.device)[1:], busy_spans(report)
-        most = min(most, max(whole - intervals.length(intervals.clip(busy[finding.device], *sides)), usual))
+        busy_ns = (1 - _host_time.DEVICES_DIFFER) * intervals.length(intervals.clip(busy[finding.device], *sides))
+        most = min(most, max(int(whole - busy_ns), usual))
     usual, low, high = (min(ns, most) for ns in (usual, low, high))
     return finding._replace(
         mending=None, replayed_ns=usual, replayed_low_ns=low, replayed_high_ns=high, unmended_ns=whole
