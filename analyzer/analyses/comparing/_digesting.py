@@ -319,12 +319,13 @@ def _by_path(report: Report) -> pl.DataFrame:
 def _from_replays(report: Report) -> pl.DataFrame:
     """The device time of CUDA graphs by path: taken from operators that replay them, given to those in the capture."""
     captured, time = _work.captured_work(report).drop_nulls("operator"), pl.col("exclusive_ns")
+    if captured.is_empty():
+        return pl.DataFrame(schema={"path": pl.String, "device_ns": pl.Int64})
     ran = _work.launched_work(report).select("event_id", "operator")
     replayed = captured.drop("operator").join(ran, on="event_id", how="left", maintain_order="left")
+    source = _captures.capture_source(report)
     less = replayed.select(_masked_paths(report, replayed.get_column("operator")), device_ns=-time)
-    more = captured.select(
-        _masked_paths(_captures.capture_source(report), captured.get_column("operator")), device_ns=time
-    )
+    more = captured.select(_masked_paths(source, captured.get_column("operator")), device_ns=time)
     return pl.concat([less, more]).drop_nulls("path")
 
 
@@ -332,9 +333,8 @@ def _masked_paths(report: Report, operators: pl.Series) -> pl.Series:
     """The path of operators and annotations to each of `operators`, rows of the host tree of `report`, as text."""
     rows = host_tree(report).rows
     included = rows.get_column("kind").cast(pl.String).is_in(_work.OPERATOR_KINDS)
-    return _texts_at(operators, *labelled_paths(rows, included, told_of(rows.get_column("name"), _masked))).alias(
-        "path"
-    )
+    paths = labelled_paths(rows, included, told_of(rows.get_column("name"), _masked))
+    return _texts_at(operators, *paths).alias("path")
 
 
 def _memory(view: _View) -> pl.DataFrame:
