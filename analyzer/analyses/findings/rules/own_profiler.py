@@ -28,8 +28,8 @@ _PROFILING: Final = (
 def profiler_left_on(report: Report) -> rules.Findings:
     """At most one finding per device."""
     runs = report.whole.bare().marked
-    own = [run for run in runs if run.rank == report.meta.rank] or runs
-    part, line = min(((profiled_part(run), run.profiler) for run in own), default=(0.0, ""))
+    of_rank = [run for run in runs if run.rank == report.meta.rank] or runs
+    part, line = min(((profiled_part(run), run.profiler) for run in of_rank), default=(0.0, ""))
     if part >= LEFT_ON:
         inside = on_host.own_within(report, _profiling(report))
         inside = inside._replace(mending=Mending(host=inside.mending.host))
