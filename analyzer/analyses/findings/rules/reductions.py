@@ -23,6 +23,8 @@ _TEXTS: Final = pl.col("name").cast(pl.String)
 def repeated_reductions(report: Report) -> rules.Findings:
     """At most one finding per device."""
     batches, by = _batches(report), ["process_id", "update"]
+    if batches.is_empty():
+        return
     facts = exclusive_operations(report, "process_id", "thread_id", "call_start").drop_nulls("call_start")
     facts = facts.filter(pl.col("bucket") == "communication", _TEXTS.str.contains("(?i)all_?reduce"))
     reduced = nearest(facts, batches, ("call_start", "batch"), by[:1])
