@@ -331,9 +331,9 @@ def _from_replays(report: Report) -> pl.DataFrame:
 
 def _masked_paths(report: Report, operators: pl.Series) -> pl.Series:
     """The path of operators and annotations to each of `operators`, rows of the host tree of `report`, as text."""
-    rows = host_tree(report).rows
-    included = rows.get_column("kind").cast(pl.String).is_in(_work.OPERATOR_KINDS)
-    paths = labelled_paths(rows, included, told_of(rows.get_column("name"), _masked))
+    tree_of_host = host_tree(report)
+    labels = told_of(tree_of_host.rows.get_column("name"), _masked)
+    paths = labelled_paths(tree_of_host.rows, tree_of_host.of_kinds(*_work.OPERATOR_KINDS), labels)
     return _texts_at(operators, *paths).alias("path")
 
 

@@ -83,6 +83,14 @@ def busy_layers(report: Report) -> dict[int, list[pl.DataFrame]]:
     return layers_of_device
 
 
+def spans_of_bucket(report: Report, device: int, bucket: str) -> pl.DataFrame:
+    """When a device, in its window, runs work of one of :data:`BUSY_BUCKETS` and of none before it: a span set."""
+    at, layers = BUSY_BUCKETS.index(bucket), busy_layers(report)[device]
+    low, high = windows(report).row(by_predicate=pl.col("device") == device)[1:]
+    spans = intervals.clip(layers[at], low, high)
+    return intervals.subtract(spans, layers[at - 1]) if at else spans
+
+
 def busy_by_bucket(report: Report, device: int, start: pl.Series, end: pl.Series) -> pl.DataFrame:
     """The busy time of a device in each ``[start, end)`` by bucket, ``<bucket>_ns``: what each adds to those before."""
     sums, before, last = dict[str, pl.Series](), pl.zeros(len(start), dtype=pl.Int64, eager=True), None

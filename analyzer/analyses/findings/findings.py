@@ -16,7 +16,7 @@ import polars as pl
 
 from kanalyze import errors, intervals, machinery, model, schema, tools
 from kanalyze.analyses.device._operations import exclusive_operations, operations
-from kanalyze.analyses.device._windows import busy_spans, windows
+from kanalyze.analyses.device._windows import busy_within, windows
 from kanalyze.analyses.findings import on_host, rules, say
 from kanalyze.analyses.findings.on_gpu import LIBRARY, REACHED, kernel_sums
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Rule, compiling, occupancy
@@ -472,9 +472,8 @@ def _with(report: Report, finding: Finding, gains: _Gains | None) -> Finding:
     most = finding.at_stake_ns if finding.at_most or hides_host(report) else whole
     if isinstance(finding.mending, Mending) and finding.mending.host_alone:
         # the device has its work to do, however quick the host is, which differs from one run to another
-        sides, busy = windows(report).row(by_predicate=pl.col("device") == finding.device)[1:], busy_spans(report)
-        busy_ns = (1 - _host_time.DEVICES_DIFFER) * intervals.length(intervals.clip(busy[finding.device], *sides))
-        most = min(most, max(int(whole - busy_ns), usual))
+        busy_ns = busy_within(report, windows(report).filter(device=finding.device)).item()
+        most = min(most, max(int(whole - (1 - _host_time.DEVICES_DIFFER) * busy_ns), usual))
     usual, low, high = (min(ns, most) for ns in (usual, low, high))
     return finding._replace(
         mending=None, replayed_ns=usual, replayed_low_ns=low, replayed_high_ns=high, unmended_ns=whole

@@ -17,7 +17,7 @@ from polars.datatypes import DataType, DataTypeClass
 
 from kanalyze import intervals, window
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, facts_of, of_device, operations
-from kanalyze.analyses.device._windows import activity, busy_by_bucket, busy_layers, windows
+from kanalyze.analyses.device._windows import activity, busy_by_bucket, spans_of_bucket, windows
 from kanalyze.analyses.host._call_kinds import unrecorded_contexts
 from kanalyze.analyses.idle._idle_parts import (
     IDLE,
@@ -291,13 +291,11 @@ def ledger_pieces(report: Report) -> pl.DataFrame:
     They partition the window, so their sums are the ledger.
     """
     frames = [pl.DataFrame(schema=PIECES)]
-    sides = {device: edges for device, *edges in windows(report).iter_rows()}
     for device, idle in idle_pieces(report).items():
-        parts, before = [idle.with_columns(bucket=bucket_of(report, idle).cast(pl.String).cast(_BUCKET))], frames[0]
-        for bucket, layer in zip(BUSY_BUCKETS, busy_layers(report)[device], strict=True):
-            added = intervals.subtract(intervals.clip(layer, *sides[device]), before.select("start", "end"))
-            parts.append(added.with_columns(bucket=pl.lit(bucket, dtype=_BUCKET)))
-            before = layer
+        parts = [idle.with_columns(bucket=bucket_of(report, idle).cast(pl.String).cast(_BUCKET))]
+        for bucket in BUSY_BUCKETS:
+            busy = spans_of_bucket(report, device, bucket)
+            parts.append(busy.with_columns(bucket=pl.lit(bucket, dtype=_BUCKET)))
         pieces = pl.concat(parts, how="diagonal").sort("start")
         frames.append(pieces.select(pl.lit(device, dtype=pl.Int64).alias("device"), *[*PIECES][1:]))
     return pl.concat(frames)

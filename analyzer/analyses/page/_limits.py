@@ -8,9 +8,8 @@ import polars as pl
 
 from kanalyze import intervals, units, window
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
-from kanalyze.analyses.device._windows import busy_spans
+from kanalyze.analyses.device._windows import busy_spans, spans_of_bucket
 from kanalyze.analyses.findings.rules import WORDS, Finding
-from kanalyze.analyses.idle._attribution import ledger_pieces
 from kanalyze.analyses.idle.ledger import hides_host
 from kanalyze.analyses.iterations._marks import BY_LOOPS
 from kanalyze.analyses.iterations.iterations import STEADY
@@ -146,19 +145,21 @@ def _busy_part(view: Report, finding: Finding) -> bool | None:
     """Whether a finding is about work of its device, not about idle time; None where that is not known."""
     if finding.claims is None or finding.claims.is_empty():
         return True if finding.shortens else None
-    claimed, busy = intervals.union(finding.claims.select("start", "end")), busy_spans(view).get(finding.device)
-    if busy is None:
-        return None
-    return 2 * int(intervals.covered(claimed, busy).sum()) > intervals.length(claimed)
+    busy = busy_spans(view).get(finding.device)
+    return None if busy is None else _are_mostly(finding.claims, busy)
 
 
 def _communicates(view: Report, finding: Finding) -> bool:
     """Whether most of what a finding claims is communication that nothing else hides."""
     if finding.claims is None:
         return False
-    pieces = ledger_pieces(view).filter(device=finding.device, bucket="communication").select("start", "end")
-    claimed = intervals.union(finding.claims.select("start", "end"))
-    return 2 * int(intervals.covered(claimed, pieces).sum()) > intervals.length(claimed)
+    return _are_mostly(finding.claims, spans_of_bucket(view, finding.device, "communication"))
+
+
+def _are_mostly(claims: pl.DataFrame, spans: pl.DataFrame) -> bool:
+    """Whether more than half of the claimed time lies in a span set."""
+    claimed = intervals.union(claims.select("start", "end"))
+    return 2 * int(intervals.covered(claimed, spans).sum()) > intervals.length(claimed)
 
 
 def length_of(steady: SteadyPart, profiled: str, unrecorded: float) -> str:

@@ -8,11 +8,11 @@ import polars as pl
 from kanalyze import intervals, model, units
 from kanalyze.analyses.communication._recorded import TRANSFER, WAITING
 from kanalyze.analyses.device import _operations
-from kanalyze.analyses.device._windows import overlapping, shared_devices, windows
+from kanalyze.analyses.device._windows import overlapping, shared_devices, spans_of_bucket, windows
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
 from kanalyze.analyses.host._call_kinds import names_that
-from kanalyze.analyses.idle._attribution import ledger_pieces, reasoned_pieces
+from kanalyze.analyses.idle._attribution import reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums, ledger
 from kanalyze.analyses.iterations._launch_periods import timed_runs
 from kanalyze.analyses.launches._launch_costs import launch_costs, least_worth_saying, worth_saying
@@ -414,7 +414,7 @@ def _of_rank(report: Report, rank: dict[str, Any], ranks: pl.DataFrame, worth: f
     ]
     more = f", and {units.plural(sums.height - say.NAMED, 'other kind')}" if sums.height > say.NAMED else ""
     figures = {"most": sums.item(0, "kind")[:30], "kinds": f"{', '.join(named)}{more}"}
-    alone = ledger_pieces(report).filter(device=device, bucket="communication")
+    alone = spans_of_bucket(report, device, "communication")
     exposed = say.told(report, "exposed-communication", device, alone, ns, part=ns / whole, **figures)
     if not rank["waited_ns"] + rank["transfer_ns"]:
         # the least exposed one of those that run as many, as ranks of one program do but for the edges of a window,

@@ -6,8 +6,8 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.device._windows import spans_of_bucket
 from kanalyze.analyses.findings import rules, say
-from kanalyze.analyses.idle._attribution import ledger_pieces
 from kanalyze.analyses.shared.analysis import named_ranges
 from kanalyze.columns import beside, nearest
 from kanalyze.report import Report
@@ -41,9 +41,8 @@ def repeated_reductions(report: Report) -> rules.Findings:
         return
     number = 1 + int(needless.group_by(by).len().select(pl.col("len").median()).item())
     gone = reduced.join(needless, on=[*by, "batch"], how="semi")
-    exposed = ledger_pieces(report).filter(bucket="communication")
     for (device,), work in gone.group_by("device", maintain_order=True):
-        claims = intervals.intersect(intervals.union(work), exposed.filter(device=device).select("start", "end"))
+        claims = intervals.intersect(intervals.union(work), spans_of_bucket(report, device, "communication"))
         yield say.told(report, "repeated-reductions", device, claims, batches=number, reductions=work.height)
 
 
