@@ -214,6 +214,10 @@ class Report:
         self._kept.closed = True
         self.source.close()
 
+    def with_source(self, source: schema.Source) -> Report:
+        """The report with its events from another source; what is beside it stays."""
+        return replace(self, source=source, _kept=schema.Kept(), _whole=WeakValueDictionary())
+
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of events that the report recorded, in the order of :data:`kanalyze.model.KINDS`."""

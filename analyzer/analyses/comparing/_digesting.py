@@ -16,6 +16,7 @@ from kanalyze.analyses.host.calls import api
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.idle.syncs import scope_of
 from kanalyze.analyses.iterations import _marks, iterations, phases
+from kanalyze.analyses.iterations.sample import sample_of
 from kanalyze.analyses.memory.memory import memory
 from kanalyze.analyses.operators import _work, tree
 from kanalyze.analyses.operators._host_tree import ARROW, host_tree, labelled_paths, operator_paths, path_texts
@@ -348,9 +349,10 @@ def _memory(view: _View) -> pl.DataFrame:
 
 
 def _findings(view: _View) -> pl.DataFrame:
+    part, times, _ = sample_of(view.report)
     rows = [
-        (one.rule, one.brief.headline.format(*one.names), one.where or None, one.at_stake_ns)
-        for one in ranked(view.report)
+        (one.rule, one.brief.headline.format(*one.names), one.where or None, one.over(times).at_stake_ns)
+        for one in ranked(part)
         if one.device == view.report.scope.device and one.rule not in ONE_TIME
     ]
     return pl.DataFrame(rows, schema=FINDINGS.schema, orient="row")

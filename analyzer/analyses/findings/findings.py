@@ -25,7 +25,9 @@ from kanalyze.analyses.host._range_lines import has_shapes
 from kanalyze.analyses.host.engine_marks import engine_marks
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.ledger import bucket_sums, hides_host
+from kanalyze.analyses.iterations.iterations import STEADY
 from kanalyze.analyses.iterations.phases import steady_part
+from kanalyze.analyses.iterations.sample import sample_of
 from kanalyze.analyses.launches._launch_costs import WORTH_SAYING, least_worth_saying
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
@@ -173,8 +175,12 @@ def _lengths(report: Report) -> dict[int, int]:
 
 
 def by_gain(report: Report, most: int) -> list[Finding]:
-    """The :func:`ranked_with_samples` with replays of at most so many operations and calls, what gains most first."""
-    return ordered(report, with_replays(report, ranked_with_samples(report), most))
+    """The :func:`ranked_with_samples` with replays of at most so many operations and calls, what gains most first.
+
+    Of a large report's steady part they are those of a sample, at the times of all.
+    """
+    part, times, _ = sample_of(report)
+    return [one.over(times) for one in ordered(part, with_replays(part, ranked_with_samples(part), most))]
 
 
 def ordered(report: Report, unsorted: list[Finding]) -> list[Finding]:
@@ -202,8 +208,8 @@ def _sampled_run(report: Report) -> Report | None:
     if other is None or other.table("gpu_metrics").is_empty():
         return None
     if report.scope.window is not None:
-        own, theirs = steady_part(report.whole), steady_part(other)
-        if own is None or theirs is None or own.window != report.scope.window:
+        theirs = steady_part(other)
+        if theirs is None or report.scope.window.name != STEADY or not report.scope.window.count:
             return None
         window = theirs.window
     return other.narrow(window=window, device=report.scope.device)

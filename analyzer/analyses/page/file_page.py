@@ -17,6 +17,7 @@ from kanalyze.analyses.idle import _attribution, code
 from kanalyze.analyses.idle.culprits import waiting_trees
 from kanalyze.analyses.iterations.iterations import iteration_ledgers
 from kanalyze.analyses.iterations.phases import steady_part
+from kanalyze.analyses.iterations.sample import sample_of
 from kanalyze.analyses.joining._report_set import together
 from kanalyze.analyses.joining.joined import RoofPoints, counted_of, roof_points
 from kanalyze.analyses.operators.tree import tree
@@ -236,9 +237,10 @@ def _evidence(recorded: Report, rule: str, rules: set[str]) -> list[Summary]:
     steady = None if report.scope.window is not None else steady_part(report)
     views = [report] if steady is None else [report.narrow(window=steady.window), report]
     for view in views:
-        every = findings.by_gain(view, findings.MOST_REPLAYED)
+        part, _, _ = sample_of(view)
+        every = findings.by_gain(part, findings.MOST_REPLAYED)
         if own := [one for one in every if one.rule == rule]:
-            return [_of(view, one) for one in own]
+            return [_of(part, one) for one in own]
         rules |= {one.rule for one in every}
     # what counters of ncu prove is told on the page of both
     ncu = recorded.whole.counted()

@@ -32,6 +32,7 @@ from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.idle.syncs import blocking_calls
 from kanalyze.analyses.iterations import _marks, phases
 from kanalyze.analyses.iterations.phases import SteadyPart, steady_part
+from kanalyze.analyses.iterations.sample import sample_of
 from kanalyze.analyses.launches._launch_costs import steady_parts
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.analyses.operators._host_names import told_briefly
@@ -231,7 +232,7 @@ def overview(
         zero_ns=report.zero_ns,
         named=told_briefly(part.view, tables["culprits"]) if "culprits" in tables else "",
         bare=bare,
-        remarks=engine.remarks if engine else {},
+        remarks={**(engine.remarks if engine else {}), "findings": sample_of(part.view).which},
     )
 
 
@@ -280,15 +281,18 @@ def _worth_doing(
 
     What gains less than a hundredth of the time is left out: modules and contexts are apart from it.
     """
+    (whole, often, which), main = sample_of(part.view), part.device
+    view = whole if part.steady is None else whole.narrow(device=main)  # every GPU where nothing repeats
+    if which:
+        tables, _ = made({"ledger": partial(ledger, view), "hot_kernels": partial(hot_kernels, view)})
     times = device_times(tables)
-    view = part.view if part.steady is None else part.of_device  # every GPU where nothing repeats
-    main, findings = part.device, ranked_with_samples(view) if tables.get("ledger", pl.DataFrame()).height else []
+    findings = ranked_with_samples(view) if tables.get("ledger", pl.DataFrame()).height else []
     findings = [one for one in findings if one.device == main and one.rule not in compiling.ONE_TIME]
     if beside is not None and main is not None and main in times and "hot_kernels" in tables:
         findings += proven(view, findings, tables["hot_kernels"], (main, times[main]), beside)
-    replayed = with_replays(part.view, findings, MOST_REPLAYED)
+    replayed = with_replays(whole, findings, MOST_REPLAYED)
     worth = [one for one in replayed if one.gain_ns >= _WORTH_DOING * times.get(one.device, 0)]
-    return ordered(part.view, without_expected(worth))
+    return [one.over(often) for one in ordered(whole, without_expected(worth))]
 
 
 def device_times(tables: dict[str, pl.DataFrame]) -> dict[int, int]:

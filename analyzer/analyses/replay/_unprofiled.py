@@ -19,6 +19,7 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.idle.ledger import hides_host
 from kanalyze.analyses.iterations._marks import BY_LOOPS
 from kanalyze.analyses.iterations.phases import SteadyPart, steady_part
+from kanalyze.analyses.iterations.sample import Cut, sample_of
 from kanalyze.analyses.replay import _changes, _whatif
 from kanalyze.analyses.replay._host_time import (
     AS_RECORDED,
@@ -272,25 +273,28 @@ def _measured(report: Report) -> Unslowed | None:
     bare, steady = bare_of(report), steady_part(report)
     if bare is None or bare.iteration is None or steady is None or not replayable(report, _MOST_CORRECTED):
         return None
-    iteration, view = bare.iteration, report.narrow(window=steady.window)
+    iteration, (view, times, _) = bare.iteration, sample_of(report.narrow(window=steady.window))
+    number = steady.number / times
     if iteration.ns > iteration.recorded_ns * (1 + HOSTS_DIFFER):
         return UNCHANGED if any(OWN in run.starts_ns for run in report.whole.bare().marked) else None
     near, took = max(NEAR, iteration.spread_ns / iteration.ns / 2), cache(_whatif.window_without(view))
     longest_ns = took(HostTime(1 + HOSTS_DIFFER, inf)) if iteration.ns > iteration.recorded_ns * (1 + near) else inf
-    if longest_ns < iteration.ns * steady.number * (1 - near):
+    if longest_ns < iteration.ns * number * (1 - near):
         return None
     if iteration.host_ns <= 0.8 * iteration.ns:
         # ahead of the device the host waits for nothing: it takes as long as if the device took no time
-        alone, host_ns = cache(_whatif.window_without(view, device=False)), iteration.host_ns * steady.number
+        alone, host_ns = cache(_whatif.window_without(view, device=False)), iteration.host_ns * number
         if alone(HostTime(_NOTHING, inf)) <= host_ns:
             host = fitted(alone, min(host_ns, alone(AS_RECORDED)), near)
             if host.usual.kept >= COSTLIEST.kept:  # else iterations that do more, now and then, are not among them
                 return host
-    return fitted(took, iteration.ns * steady.number, near, BY_TOOL.get(report.meta.tool, UNCHANGED).usual)
+    return fitted(took, iteration.ns * number, near, BY_TOOL.get(report.meta.tool, UNCHANGED).usual)
 
 
 def hosts_of(report: Report) -> Unslowed:
     """What is left of the host's time of a report, or a part of one, without its profiler: measured, else estimated."""
+    if isinstance(report.source, Cut):
+        return hosts_of(report.source.whole)
     estimate = BY_TOOL.get(report.meta.tool, UNCHANGED)
     measured = report.source.host if isinstance(report.source, Moved) else _measured(report)
     if measured is None:
@@ -408,8 +412,7 @@ def unprofiled(report: Report, host: Unslowed, window: Window | None = None) -> 
     starts_by_id = _starts(everything, net, times)
     moved = Moved(everything, starts_by_id, _clocks(net, times, point_values(net.line, state.values)), host)
     meta = replace(report.meta, end_ns=None if report.meta.end_ns is None else times[-1])
-    beside = ("beside", "sampled", "counted", "bare", "captured_in")
-    return Report(meta, moved, everything.scope, **{name: getattr(report, name) for name in beside})
+    return replace(everything, meta=meta).with_source(moved)
 
 
 def _starts(everything: Report, net: Network, times: pl.Series) -> pl.DataFrame:
@@ -576,14 +579,15 @@ class Estimate(NamedTuple):
 def estimated(view: Report, steady: SteadyPart) -> Estimate | None:
     """An iteration of the steady part without the profiler, by estimate; `view` is the report's steady part.
 
-    None of unknown tools, of reports of more than 262,144 operations and calls, and of those with Python functions:
+    None of unknown tools, where an iteration has too many operations and calls, and of those with Python functions:
     what it costs to record these was not measured.
     """
-    if not _estimable(view):
+    part, times, _ = sample_of(view)
+    if not _estimable(part):
         return None
-    by_device = sides(view)
+    by_device, number = sides(part), steady.number / times
     of_device = by_device.get(steady.device or 0) or next(iter(by_device.values()))
-    usual, least, longest = ((side.end - side.network.start) / steady.number for side in of_device)
+    usual, least, longest = ((side.end - side.network.start) / number for side in of_device)
     return Estimate(usual, least * (1 - NEAR), longest * (1 + NEAR))
 
 

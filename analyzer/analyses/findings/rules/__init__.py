@@ -96,6 +96,12 @@ class Finding(NamedTuple):
         """Gain of its remedy by a replay: usual, least and most (ns)."""
         return self.replayed_ns, self.replayed_low_ns, self.replayed_high_ns
 
+    def over(self, times: float) -> "Finding":
+        """The finding on so many times as many iterations of the same kind."""
+        fields = ("at_stake_ns", "replayed_ns", "replayed_low_ns", "replayed_high_ns", "unmended_ns")
+        values = {name: getattr(self, name) for name in fields}
+        return self._replace(**{name: round(ns * times) for name, ns in values.items() if ns is not None})
+
     @property
     def brief(self) -> "Finding":
         """The finding with a headline that fits its line."""

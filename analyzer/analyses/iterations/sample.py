@@ -1,0 +1,99 @@
+"""A sample of a large report's steady part: some iterations, one after the other, that take as long as all do.
+
+What looks at calls one by one, as causes and replays do, looks at these alone. Definitions: docs/definitions.md,
+section 4, "Iterations".
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import polars as pl
+
+from kanalyze.analyses.iterations.phases import SteadyPart, steady_part
+from kanalyze.analyses.shared.analysis import once_per_report
+from kanalyze.model import DEVICE_KINDS
+from kanalyze.report import Report
+
+#: The events of a sample, about, and of the least that one is taken of; and the fewest iterations of a sample.
+_EVENTS: Final = 1 << 15
+_LARGE: Final = 1 << 17
+_FEWEST: Final = 8
+_COUNTED: Final = ("api", "op", "range", *DEVICE_KINDS)
+
+
+class Sample(NamedTuple):
+    """A part of a report, how many times as many iterations the whole has, and which ones it has; "" for all."""
+
+    part: Report
+    times: float = 1.0
+    which: str = ""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A source without the events of other iterations than those of the sample; what comes before and after stays."""
+
+    whole: Report
+    holes: tuple[tuple[int, int], ...]
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of events that were recorded."""
+        return self.whole.kinds
+
+    def events(self, kind: str) -> pl.DataFrame:
+        """The events of one kind that do not start in the holes."""
+        start = pl.col("start_ns")
+        inside = [start.is_between(*hole, closed="left") for hole in self.holes]
+        return self.whole.kind(kind).filter(~pl.any_horizontal(inside))
+
+    def table(self, name: str) -> pl.DataFrame:
+        """One of the other tables, as it is: what joins it to events takes what it needs."""
+        return self.whole.table(name)
+
+    def notes_of_read(self) -> pl.DataFrame:
+        """The notes of the report."""
+        return self.whole.notes_of_read()
+
+    def close(self) -> object:
+        """Close the report's own source."""
+        return self.whole.source.close()
+
+
+@once_per_report
+def sample_of(view: Report) -> Sample:
+    """A sample of a report's steady part where that is large, else all of the report.
+
+    Of all stretches of so many iterations the one whose mean is nearest to that of the steady part.
+    """
+    window = view.scope.window
+    steady = steady_part(view.whole) if window is not None and window.count else None
+    if window is None or steady is None or window != steady.window:
+        return Sample(view)
+    low, high = steady.span
+    starts = view.everywhere.of_kinds([kind for kind in _COUNTED if kind in view.kinds], "start_ns").to_series()
+    events = int(starts.is_between(low, high, closed="left").sum())
+    number = max(_EVENTS * steady.number // max(events, 1), _FEWEST)
+    if events < _LARGE or number >= steady.number:
+        return Sample(view)
+    first, start, end = _stretch(steady, number)
+    names = steady.run.get_column("window")
+    which = f"{names[first]} to {names[first + number - 1]}, {number:,} of {steady.number:,}"
+    everything = view.everywhere.with_source(Cut(view.everywhere, ((low, start), (end, high))))
+    part = everything.narrow(
+        window=replace(window, start_ns=start, end_ns=end, count=number),
+        device=view.scope.device,
+        process=view.scope.process,
+    )
+    return Sample(part, steady.number / number, which)
+
+
+def _stretch(steady: SteadyPart, number: int) -> tuple[int, int, int]:
+    """The first of so many iterations with the mean of all (its place in the run), and when they start and end."""
+    starts = steady.run.select(start="since_ns").with_row_index("first")
+    bounds = [*starts.get_column("start"), steady.span[1]]
+    stretches = starts.with_columns(end=pl.Series(bounds).shift(-number).head(starts.height)).drop_nulls("end")
+    usual_ns = steady.ns / steady.number * number
+    apart = (pl.col("end") - pl.col("start") - usual_ns).abs()
+    first, start, end = stretches.row(stretches.select(apart.arg_min()).item())
+    return first, start, end
