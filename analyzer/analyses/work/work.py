@@ -259,6 +259,11 @@ def with_roofs(calls: pl.DataFrame, devices: pl.DataFrame, *, clocked: bool = Fa
     return bounded.drop("flop_per_s", "flop_per_cycle", "bytes_per_s", "^cache_bytes.*$", "memory_ns")
 
 
+def names_inputs(report: Report) -> bool:
+    """Whether inputs of operators are recorded: here, in the trace beside, or where CUDA graphs were captured."""
+    return _range_lines.has_shapes(report) or _captures.has_captures(report)
+
+
 @once_per_report
 def operations_with_roofs(report: Report) -> pl.DataFrame:
     """The kernels in scope: the columns of :func:`operations_by_call`, and those of their calls, these with took_ns."""

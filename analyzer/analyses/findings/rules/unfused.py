@@ -1,5 +1,7 @@
 """Kernels of which one would do the work of several: chains of operators, formulas by hand, optimizers, zeros."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import polars as pl
@@ -16,7 +18,7 @@ from kanalyze.analyses.operators.fusion import chains, fusion, occurrences
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.statistics import median_of, total
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.analyses.work.work import operations_with_roofs
+from kanalyze.analyses.work.work import names_inputs, operations_with_roofs
 from kanalyze.columns import nearest
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
@@ -92,15 +94,22 @@ def by_hand(report: Report) -> Findings:
     """One finding per device with formulas in kernels that one would do, where the report has no operators."""
     if report.kind("op").is_empty():
         for device in on_gpu.kernel_sums(report):
-            lines = on_gpu.stream_lines(report, device.device).with_columns(dur_ns="exclusive_ns")
-            # all that torch.compile fuses: each run of passes, as one
-            passes, ns = on_gpu.decoded_as(lines, _COMPILES) | lines.select(MOVES).to_series(), pl.col("exclusive_ns")
-            kernels = _numbered(lines, passes, "group")
-            least = pl.max_horizontal(_FUSED * ns.filter(ns >= _LARGE * ns.max()).min(), ns.max())
-            groups = kernels.group_by("group").agg(merged_ns=least, ns=ns.sum())
-            shorter = groups.filter(pl.col("merged_ns") < pl.col("ns")).select("group", "merged_ns", kept=pl.lit(1))
-            compiled = on_gpu.merged(kernels.join(shorter, on="group", maintain_order="left"))
-            yield _formulas(Work(report, device, _runs(lines)), compiled)
+            runs = Work(report, device, _runs(_lines(report, device.device)))
+            yield _formulas(runs, partial(_compiled, device.device))
+
+
+def _lines(report: Report, device: int) -> pl.DataFrame:
+    return on_gpu.stream_lines(report, device).with_columns(dur_ns="exclusive_ns")
+
+
+def _compiled(device: int, report: Report) -> Mending:
+    """All that torch.compile fuses on a device: each run of passes, as one."""
+    lines, ns = _lines(report, device), pl.col("exclusive_ns")
+    kernels = _numbered(lines, on_gpu.decoded_as(lines, _COMPILES) | lines.select(MOVES).to_series(), "group")
+    least = pl.max_horizontal(_FUSED * ns.filter(ns >= _LARGE * ns.max()).min(), ns.max())
+    groups = kernels.group_by("group").agg(merged_ns=least, ns=ns.sum())
+    shorter = groups.filter(pl.col("merged_ns") < pl.col("ns")).select("group", "merged_ns", kept=pl.lit(1))
+    return on_gpu.merged(kernels.join(shorter, on="group", maintain_order="left"))
 
 
 def _runs(lines: pl.DataFrame) -> pl.DataFrame:
@@ -115,7 +124,7 @@ def _runs(lines: pl.DataFrame) -> pl.DataFrame:
     return kernels.join(groups.filter("several").drop("several"), on="group", maintain_order="left")
 
 
-def _formulas(runs: Work, compiled: Mending) -> Finding | None:
+def _formulas(runs: Work, compiled: Mending | Callable[[Report], Mending]) -> Finding | None:
     """The finding on formulas; torch.compile, its remedy, fuses what else it can in the program as well."""
     rows = runs.rows
     groups = rows.unique("group")
@@ -190,6 +199,8 @@ def _across(at: int) -> pl.Expr:
 
 def _searches(runs: Work) -> pl.Series:
     """Groups that for the most part compare each value of a row with each of another, and count what is true."""
+    if not names_inputs(runs.report):
+        return runs.rows.get_column("group").clear()
     name = pl.col("name")
     shapes = operations_with_roofs(runs.report).select("row", "input_shapes", name="op")
     work = runs.rows.select("row", "group", "exclusive_ns").join(shapes, on="row", how="left", maintain_order="left")

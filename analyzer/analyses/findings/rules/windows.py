@@ -19,7 +19,7 @@ from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import source_lines
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD, outermost
-from kanalyze.analyses.work.work import operations_with_roofs
+from kanalyze.analyses.work.work import names_inputs, operations_with_roofs
 from kanalyze.columns import nearest
 from kanalyze.report import Report
 
@@ -61,6 +61,8 @@ _ELEMENT_BYTES: Final = 8
 @Rule
 def pooled_windows(report: Report) -> Findings:
     """At most one finding per device on means and maxima of large windows of images, which overlap along both axes."""
+    if not names_inputs(report):
+        return
     pools = operations_with_roofs(report).filter(pl.col("op").str.contains(_POOLS))
     if pools.is_empty():
         return
@@ -110,6 +112,8 @@ def filtered_windows(own: on_gpu.Work) -> Finding | None:
 @Rule
 def convolved_windows(report: Report) -> Findings:
     """At most one finding per device on convolutions of each channel with a large filter that nothing trains."""
+    if on_host.traced(report) is None or not names_inputs(report):
+        return
     image, weight, later = (sides(pl.col("input_shapes"), which) for which in range(3))
     channels, each, high, wide, deep = (weight.list.get(at, null_on_oob=True) for at in range(5))
     # of a picture's channels: weights of more are of a layer, unless all channels have the same ones (stride 0)
@@ -129,7 +133,7 @@ def convolved_windows(report: Report) -> Findings:
     along *= (elements() / results).sqrt()  # the first pass has a result for each line of the image
     taken = (along + across) * high * wide / (high * wide + 66)
     own = own.with_columns(sizes=pl.concat_list(high, wide), taken=taken, values=results, value_bytes=_ELEMENT_BYTES)
-    for work in on_gpu.works(report, _by_axes(report, own)) if on_host.traced(report) else ():
+    for work in on_gpu.works(report, _by_axes(report, own)):
         yield _whole(work, "overlapping-windows: convolutions", at_most=True)
 
 
@@ -195,6 +199,8 @@ _TAPS: Final = 512  # the least number of taps that is told of
 @Rule
 def long_convolution(report: Report) -> Findings:
     """At most one finding per device on convolutions by channel whose kernels have very many taps in one dimension."""
+    if not names_inputs(report):
+        return
     group = (pl.col("group") == "convolutions").fill_null(value=False)
     every = operations_with_roofs(report).filter(group, ~pl.col("op").str.contains("transpose"))
     later, shapes = pl.col("op").str.ends_with("_backward"), pl.col("input_shapes")  # which is given the gradient first
