@@ -113,7 +113,8 @@ def covered_before(points: pl.Series, spans: pl.DataFrame) -> pl.Series:
 
 def overlap(start: pl.Series, end: pl.Series, spans: pl.DataFrame) -> pl.Series:
     """The length of each ``[start, end)`` covered by a span set, in ns; 0 for empty or reversed intervals."""
-    return (covered_before(end, spans) - covered_before(start, spans)).clip(0)
+    before = covered_before(pl.concat([start, end]), spans)
+    return (before.slice(len(start)) - before.head(len(start))).clip(0)
 
 
 def covered(rows: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
