@@ -28,7 +28,7 @@ ONE_TIME: Final = ("context-creation", "unrecorded-context", "module-loading", "
 def cold_start(report: Report) -> Findings:
     """At most one finding per device for each of context creation, loading and first launches."""
     for device in ledger.bucket_sums(report).get_column("device").unique(maintain_order=True):
-        loading = _attribution.reasoned_pieces(report, device).filter(bucket="loading")
+        loading = _attribution.reasoned_pieces(report, device, "loading")
         yield _context(report, device, loading.filter(pl.col("detail") == "context"))
         yield _unrecorded_context(report, device)
         yield _loading(report, device, loading.filter(pl.col("detail") != "context"))
@@ -88,9 +88,9 @@ def _first_launches(report: Report, device: int) -> Finding | None:
     if not stake:
         return None
     worst = cold.row(0, named=True)
-    waits = _attribution.reasoned_pieces(report, device).filter(pl.col("row").is_in(cold.get_column("row").implode()))
+    waits = _attribution.reasoned_pieces(report, device, "launch")
     figures = {"cold": cold.height, "median": statistics.median_of(cold, "api_ns"), "worst": worst}
-    claims, names = waits.filter(bucket="launch"), (str(worst["name"]),)
+    claims, names = waits.filter(pl.col("row").is_in(cold.get_column("row").implode())), (str(worst["name"]),)
     return say.told(report, "first-launch", device, claims, stake, at_most=True, names=names, **figures)
 
 

@@ -55,7 +55,7 @@ def launch_bound(report: Report) -> Findings:
 
 def _waits_for(report: Report, device: int, rows: pl.Series, *buckets: str) -> pl.DataFrame:
     """When a device waited for some operations (rows), in some of the ledger's buckets: start, end."""
-    return reasoned_pieces(report, device).filter(pl.col("row").is_in(rows.implode()) & pl.col("bucket").is_in(buckets))
+    return reasoned_pieces(report, device, *buckets).filter(pl.col("row").is_in(rows.implode()))
 
 
 _LAUNCHING: Final = ("launch", "queued")  # the ledger's buckets that a graph reduces

@@ -62,7 +62,7 @@ def allocation_in_loop(report: Report) -> Findings:
         rounds = calls.drop_nulls("round").select("process_id", "round", "launches").unique()
         retries = _retries(report, calls) if say.in_pytorch(report) else 0
         host_ns = int(calls.select((pl.col("end") - pl.col("start")).sum()).item())
-        pieces = _attribution.reasoned_pieces(report, device).filter(pl.col("bucket") == "allocation")
+        pieces = _attribution.reasoned_pieces(report, device, "allocation")
         pieces = pieces.filter(pl.col("detail").is_in(held.get_column("call").implode()))
         # PyTorch keeps what is freed until it is told to give it back, or memory is short
         gives, took = calls.filter("gives"), pl.col("end") - pl.col("start")

@@ -38,7 +38,7 @@ from kanalyze.report import Report
 def host_blocks(report: Report) -> Findings:
     """At most one finding per device, on blocking calls of which no other finding tells more."""
     for device in windows(report).get_column("device"):
-        pieces = _attribution.reasoned_pieces(report, device).filter(bucket="sync")
+        pieces = _attribution.reasoned_pieces(report, device, "sync")
         yield _blocks(report, device, pieces, pieces) if intervals.length(pieces) else None
 
 
@@ -68,7 +68,7 @@ def blocking_launches(report: Report) -> Findings:
         long = own.filter(pl.col("dur_ns") >= _LONG_NS)
         if own.height < _FEWEST_KERNELS or not long.select(inside.mean() >= _ALL).item():
             continue
-        idle = _attribution.reasoned_pieces(report, device).filter(pl.col("bucket").is_in(("launch", "api", "host")))
+        idle = _attribution.reasoned_pieces(report, device, "launch", "api", "host")
         waited = own.filter(inside).select((pl.col("call_end") - pl.col("start")).sum()).item()
         # what the host does for the next launches goes on beside kernels then: the shorter of the two is hidden
         stake = min(waited, intervals.length(idle))
