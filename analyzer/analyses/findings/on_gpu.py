@@ -177,10 +177,14 @@ def decoded_names(names: pl.Series) -> pl.DataFrame:
 def stream_lines(report: Report, *devices: int) -> pl.DataFrame:
     """The operations in scope of some devices, stream by stream (numbered by `line`), in order of their start."""
     columns = ("event_id", "row", "kind", "name", "start", "end", "exclusive_ns", "device", "process_id", "stream")
-    placed = exclusive_operations(report, "stream").select(columns).filter(pl.col("device").is_in(devices))
+    return by_stream(exclusive_operations(report, "stream").select(columns).filter(pl.col("device").is_in(devices)))
+
+
+def by_stream(work: pl.DataFrame) -> pl.DataFrame:
+    """Operations stream by stream (numbered by `line`), in order of their start."""
     for key in ("start", "stream", "process_id", "device"):  # most are in order, and all at once takes longer
-        placed = in_order(placed, key)
-    return placed.with_columns(line=pl.struct("device", "process_id", "stream").rle_id())
+        work = in_order(work, key)
+    return work.with_columns(line=pl.struct("device", "process_id", "stream").rle_id())
 
 
 #: What is told of the operator of an operation.

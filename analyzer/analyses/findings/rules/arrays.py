@@ -50,7 +50,7 @@ _ARRAYS: Final = (_call_kinds.CUPY, _call_kinds.PYTHON)  # worlds in which opera
 @Rule
 def host_grid_loop(report: Report) -> Findings:
     """At most one finding per device, on all loops together: of array libraries ``repeated-work``."""
-    for device, own in say.by_device(_loops(report)):
+    for device, own in say.by_device(_loops(report)) if _repeats(report) else ():
         spans = own.group_by("run").agg(pl.col("start").min(), pl.col("end").max()).select("start", "end")
         merged_ns = total(_joined(own).unique("group"), "merged_ns")
         turns = own.group_by("run", "period").agg(pl.len() // pl.col("period").first()).get_column("len")
@@ -100,38 +100,52 @@ def _joined(own: pl.DataFrame) -> pl.DataFrame:
     return own.join(sums, on=["run", "place"]).sort("group", "start")
 
 
-_OF_LOOPS: Final = (*_STREAM, "row", "name", "start", "end", "dur_ns", "call_start", "shape", "kind")
+def _repeats(report: Report) -> bool:
+    """Whether a kernel that may be in such a loop is launched so often: with PyTorch, one of the program's own."""
+    if not say.in_pytorch(report):
+        return _call_kinds.world(report) != _call_kinds.JAX
+    often = (device.rows.filter(pl.col("count") >= _TURNS - 1) for device in on_gpu.kernel_sums(report))
+    return not all(_of_library(report, name) for rows in often for name in rows.get_column("name"))
+
+
+_OF_LOOPS: Final = (*_STREAM, "row", "name", "start", "end", "dur_ns", "shape", "kind")
 
 
 def _loops(report: Report) -> pl.DataFrame:
     """Kernels in such loops, with the copies between arrays in them, and run, place (in the turn) and period."""
-    arrays = _call_kinds.world(report) in _ARRAYS
-    work = exclusive_operations(report, "stream", "call_row", "call_start", "shape", "size_bytes", *SHAPE)
-    alone = pl.col("call_row").is_not_null() & (pl.len().over("call_row") == 1)  # not those of a graph
-    blocks, threads = (product(*map(pl.col, axes)).fill_null(1) for axes in (SHAPE[:3], SHAPE[3:]))
-    # values that an operation on arrays is given with each call, such as weights of a filter
-    little = (pl.col("detail") == on_host.TO_DEVICE) & (pl.col("size_bytes") <= 1 << 12)
-    kernel = ((pl.col("kind") == "kernel") & alone) | ((_WITHIN | little).fill_null(value=False) & arrays)
-    line = work.select(*_OF_LOOPS, *SHAPE[:3], blocks=blocks, threads=threads, kernel=kernel)
-    line = line.join(report.devices.select("device", sms="sm_count").drop_nulls(), on="device").sort(*_STREAM, "start")
-    loops, rest, alike = list[pl.DataFrame](), line, ("name", "shape")
+    arrays, loops, alike = _call_kinds.world(report) in _ARRAYS, list[pl.DataFrame](), ("name", "shape")
+    work = exclusive_operations(report, "stream", "call_row", "shape", *["size_bytes"] * arrays)
+    alone = pl.col("call_row").is_not_null() & pl.col("call_row").is_unique()  # not those of a graph
+    kernel = (pl.col("kind") == "kernel") & alone
+    if arrays:  # values that an operation on arrays is given with each call, such as weights of a filter
+        little = (pl.col("detail") == on_host.TO_DEVICE) & (pl.col("size_bytes") <= 1 << 12)
+        kernel |= (_WITHIN | little).fill_null(value=False)
+    rest = line = on_gpu.by_stream(work.select(*_OF_LOOPS, kernel=kernel))
     periods = range(1, (_OF_ARRAYS if arrays else _OF_ITEMS) + 1)
     for period, keys in (*((period, alike) for period in periods), (1, ("name",))):
-        in_a_row = _of_period(rest, period, keys)
-        rest = rest.join(in_a_row.select("row"), on="row", how="anti", maintain_order="left")
-        for _, own in in_a_row.group_by("run", maintain_order=True):
+        if (in_a_row := _of_period(rest, period, keys)).height:
+            rest = rest.join(in_a_row.select("row"), on="row", how="anti", maintain_order="left")
+        for _, own in _launched(report, in_a_row).group_by("run", maintain_order=True):
             if (keys == alike and _is_loop(report, line, own)) or (period == 1 and _is_ragged(report, own)):
                 loops.append(own.with_columns(run=pl.lit(len(loops), pl.UInt32)))
-    return pl.concat([_of_period(line.clear(), 1, alike), *loops])
+    return pl.concat([_launched(report, _of_period(line.clear(), 1, alike)), *loops])
+
+
+def _launched(report: Report, work: pl.DataFrame) -> pl.DataFrame:
+    """Adds to operations of GPUs that are known call_start, grid and block, their numbers, and that of SMs."""
+    blocks, threads = (product(*map(pl.col, axes)).fill_null(1) for axes in (SHAPE[:3], SHAPE[3:]))
+    work = with_facts(report, work, "call_start", *SHAPE).with_columns(blocks=blocks, threads=threads)
+    sms = report.devices.select("device", sms="sm_count").drop_nulls()
+    return work.join(sms, on="device", maintain_order="left")
 
 
 def _of_period(line: pl.DataFrame, period: int, keys: Sequence[str]) -> pl.DataFrame:
     """Kernels in a row of which each is the same as `period` before: with run, place (in a turn) and period."""
-    alike = [pl.col(key).eq_missing(pl.col(key).shift(period).over(_STREAM)) for key in keys]
+    alike = [pl.col(key).eq_missing(pl.col(key).shift(period)) for key in ("line", *keys)]
     marked = line.with_columns(same=pl.all_horizontal("kernel", *alike).fill_null(value=False))
-    runs = marked.with_columns(run=say.changes(("same", *_STREAM)).cum_sum().cast(pl.UInt32)).filter("same")
-    long = runs.with_columns(place=pl.int_range(pl.len()).over("run") % period, period=pl.lit(period))
-    return long.filter(pl.len().over("run") >= (_TURNS - 1) * period)
+    runs = marked.with_columns(run=say.changes(("same", "line")).cum_sum().cast(pl.UInt32)).filter("same")
+    long = runs.filter(pl.len().over("run") >= (_TURNS - 1) * period)
+    return long.with_columns(place=pl.int_range(pl.len()).over("run") % period, period=pl.lit(period))
 
 
 def _is_loop(report: Report, line: pl.DataFrame, own: pl.DataFrame) -> bool:
@@ -152,7 +166,7 @@ def _is_loop(report: Report, line: pl.DataFrame, own: pl.DataFrame) -> bool:
     if not small or turns.bit_count() == 1:
         return False
     beside = line.join(own.select(*_STREAM).unique(), on=_STREAM, how="semi", nulls_equal=True)
-    beside = beside.join(own.select("name").unique(), on="name", how="anti")
+    beside = with_facts(report, beside.join(own.select("name").unique(), on="name", how="anti"), *SHAPE[:3])
     of_items = bool(beside.select(pl.any_horizontal(pl.col(SHAPE[:3]) == turns).any()).item())
     return of_items and _runs_ahead(report, own)
 

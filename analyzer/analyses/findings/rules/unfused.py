@@ -106,6 +106,7 @@ def _compiled(device: int, report: Report) -> Mending:
     """All that torch.compile fuses on a device: each run of passes, as one."""
     lines, ns = _lines(report, device), pl.col("exclusive_ns")
     kernels = _numbered(lines, on_gpu.decoded_as(lines, _COMPILES) | lines.select(MOVES).to_series(), "group")
+    kernels = kernels.filter(pl.col("group").is_duplicated())  # of one alone nothing is spared
     least = pl.max_horizontal(_FUSED * ns.filter(ns >= _LARGE * ns.max()).min(), ns.max())
     groups = kernels.group_by("group").agg(merged_ns=least, ns=ns.sum())
     shorter = groups.filter(pl.col("merged_ns") < pl.col("ns")).select("group", "merged_ns", kept=pl.lit(1))
@@ -115,10 +116,13 @@ def _compiled(device: int, report: Report) -> Mending:
 def _runs(lines: pl.DataFrame) -> pl.DataFrame:
     """Kernels of formulas: rows of `lines` with group, kept and merged_ns (of the fused kernel)."""
     kernels = _numbered(lines, on_gpu.decoded_as(lines, _PASSING), "group")
-    kernels = on_gpu.with_decoded(kernels, computes=~OPERATION.is_in(_OF_ANY))
     ns, name = pl.col("exclusive_ns"), pl.col("name")
+    # most runs are shorter, of which no more is asked
+    long = kernels.group_by("group").agg(pl.len(), ns.max()).filter(pl.col("len") >= _FEWEST, ns >= on_gpu.SHORTEST_NS)
+    kernels = kernels.join(long, on="group", how="semi", maintain_order="left")
+    kernels = on_gpu.with_decoded(kernels, computes=~OPERATION.is_in(_OF_ANY))
     large, own = ns.filter(ns >= _LARGE * ns.max()), name.filter("computes")
-    several = (name.n_unique() >= _FEWEST) & (ns.max() >= on_gpu.SHORTEST_NS) & (own.n_unique() >= _OWN)
+    several = (name.n_unique() >= _FEWEST) & (own.n_unique() >= _OWN)
     several &= (large.len() >= _FEWEST) & (pl.len() <= _REPEATED * name.n_unique()) & (_FUSED * large.min() < ns.sum())
     groups = kernels.group_by("group").agg(several=several, merged_ns=_FUSED * large.min(), kept=pl.lit(1))
     return kernels.join(groups.filter("several").drop("several"), on="group", maintain_order="left")
@@ -430,6 +434,7 @@ def _update_runs(lines: pl.DataFrame) -> pl.DataFrame:
     # before and after one is another's, as where a program keeps a mean of the weights
     marked = _numbered(lines, on_gpu.decoded_as(lines, pl.col("elementwise")))
     marked = on_gpu.with_decoded(marked, marks=_MARKS, lists=_LISTS, own=_BELONGS)
+    marked = marked.filter(pl.col("step").is_in(marked.filter("marks").get_column("step").unique().implode()))
     marked = marked.with_columns(place=pl.int_range(pl.len()))
     lists, marks, own = pl.col("lists"), pl.col("marks"), pl.col("own")
     listed, single = (lists & marks).any(), (~lists & marks).sum() >= _FEWEST_UPDATES
