@@ -336,8 +336,9 @@ def unrecorded_contexts(report: Report) -> pl.DataFrame:
     """
     records = _context_records(report)
     around = calls_around(report, records.rename({"start_ns": "at", "end_ns": "until"}))
-    records, calls = records.filter(around.is_null()), _with_end(report, "api")
-    name, times = shown(pl.col("name")), ("start_ns", "end_ns")
+    records, name, times = records.filter(around.is_null()), shown(pl.col("name")), ("start_ns", "end_ns")
+    calls = _with_end(report, "api") if records.height else records
+    calls = calls.join(records, on=THREAD, how="semi", maintain_order="left")
     moments = [calls.select(*THREAD, moment="end_ns").clear()]
     for kind in {"range", "op", "overhead"}.intersection(report.kinds) if records.height else ():
         events = _with_end(report, kind).join(records, on=THREAD, how="semi")
@@ -346,8 +347,9 @@ def unrecorded_contexts(report: Report) -> pl.DataFrame:
             events = events.filter(name.str.starts_with("dlopen(") & ~name.str.contains(r"lib(?:cuda|cupti|nvidia)"))
         moments += [events.select(*THREAD, moment=side) for side in times]
     rows = nearest(records, pl.concat(moments), ("start_ns", "moment"), THREAD, "strictly before")
-    rows = nearest(rows, calls.select(*THREAD, ended="end_ns", before=name), ("start_ns", "ended"), THREAD)
-    rows = nearest(rows, calls.select(*THREAD, begun="start_ns", after=name), ("end_ns", "begun"), THREAD, "after")
+    rows = nearest(rows, calls.select(*THREAD, ended="end_ns", before="name"), ("start_ns", "ended"), THREAD)
+    rows = nearest(rows, calls.select(*THREAD, begun="start_ns", after="name"), ("end_ns", "begun"), THREAD, "after")
+    rows = rows.with_columns(shown(pl.col("before", "after")))
     start = pl.when(pl.col("ended").is_null()).then("start_ns").otherwise(pl.max_horizontal("ended", "moment"))
     return rows.select(*THREAD, "before", "after", start=start, end="start_ns").sort("end")
 
