@@ -101,7 +101,7 @@ def repetitive(report: Report) -> Repetitive:
     of_cut = with_facts(report, cut.with_columns(_waits(report, cut)), "device").group_by("device")
     sums = of_cut.agg(pl.len().cast(pl.Int64).alias("launches"), pl.col("launch_ns").sum())
     repeated = units.drop_nulls("unit").select("row", "sequence", "unit")
-    pieces = line.group_by("series", "passed").agg(launches=pl.len())
+    pieces = line.group_by(piece=pl.struct("series", "passed").rle_id()).agg(launches=pl.len())
     return Repetitive(_candidates(report, units), sums, repeated, words.height, pieces)
 
 
@@ -163,8 +163,9 @@ def _with_units(line: pl.DataFrame, words: pl.DataFrame) -> pl.DataFrame:
 
 def _words(line: pl.DataFrame) -> pl.DataFrame:
     """The stretches: length, word (equal for equal stretches of a series) and alike (number of equal ones)."""
-    place = pl.int_range(pl.len(), dtype=pl.Int64).over("stretch")
-    coded = line.select("series", "stretch", code=(pl.col("code") + place * _SPREAD).hash())
+    row, begins = pl.int_range(pl.len(), dtype=pl.Int64), pl.col("stretch") != pl.col("stretch").shift(1)
+    place = row - pl.when(begins).then(row).forward_fill().fill_null(0)
+    coded = line.select("series", stretch=pl.col("stretch").rle_id(), code=(pl.col("code") + place * _SPREAD).hash())
     words = coded.group_by("stretch", maintain_order=True).agg(
         pl.col("series").first(),
         length=pl.len(),
