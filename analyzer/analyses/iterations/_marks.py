@@ -440,8 +440,9 @@ def adjoined(process: object, rows: pl.DataFrame, work: pl.DataFrame) -> pl.Data
     of :func:`launched_work` of the process. A mark that reaches into the next one ends there.
     """
     rows = rows.sort("start").with_row_index("place")
-    ends = work.select("at", "end", place=columns.nearest_place(rows.get_column("start"), work.get_column("at")))
-    inside = ends.join(rows.select("place", "own_end"), on="place").filter(pl.col("at") < pl.col("own_end"))
+    place = columns.nearest_place(rows.get_column("start"), work.get_column("at")).alias("place")
+    until = columns.gathered(rows.get_column("own_end"), place)
+    inside = work.select("end", place).filter(work.get_column("at") < until)
     marks = rows.join(inside.group_by("place").agg(done=pl.col("end").max()), on="place", how="left").sort("place")
     following, done = pl.col("start").shift(-1), pl.max_horizontal("own_end", "done")
     distance, period = (following - pl.col("own_end")).clip(lower_bound=0), following - pl.col("start")
