@@ -198,7 +198,7 @@ def with_operators(report: Report, work: pl.DataFrame) -> pl.DataFrame:
 
 @once_per_report
 def launching_operators(report: Report) -> pl.DataFrame:
-    """The operator of each of ``exclusive_operations`` (row): the innermost and the outermost one of PyTorch's own.
+    """The operator of each of ``exclusive_operations`` (row), if any: innermost and outermost one of PyTorch's own.
 
     Columns: row, inner, outer, node (autograd's, of what runs backward), again (whether it runs forward again there),
     node_start (when that node began, in its report; null for what is not aligned with it). All are null where no
@@ -213,8 +213,7 @@ def launching_operators(report: Report) -> pl.DataFrame:
         return _named(report, work, gathered(launched.get_column("operator"), at))
     trace = report.beside()
     if trace is None or trace.kind("op").is_empty():
-        unknown = (_TOLD | {"node_start": pl.Int64}).items()
-        return work.select("row", *(pl.lit(None, dtype=dtype).alias(name) for name, dtype in unknown))
+        return pl.DataFrame(schema={"row": pl.UInt32, **_TOLD, "node_start": pl.Int64})
     named = _named(trace, work, _host_names.operators_beside(report, trace, work))
     alike = pl.concat([named, work.select("name", *SHAPE)], how="horizontal")
     keys = ["name", *SHAPE]

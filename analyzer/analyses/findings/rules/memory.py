@@ -28,7 +28,7 @@ from kanalyze.analyses.streams.concurrency import (
     spans_by_stream,
     streamed_operations,
 )
-from kanalyze.columns import as_of, gathered, mixed, nearest, part, rate_of
+from kanalyze.columns import as_of, gathered, in_order, mixed, nearest, part, rate_of
 from kanalyze.report import Report
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, plain, without_ids
 
@@ -273,7 +273,7 @@ def _pageable(report: Report) -> pl.DataFrame:
     large = ~pl.col("synchronous") | (pl.col("size_bytes") > 1 << 16)
     chosen = pl.col("detail").is_in([TO_DEVICE, TO_HOST]) & (pl.col("memory") == PAGEABLE) & large
     copies = copies_by_calls(report).filter(chosen)
-    ends = streamed_operations(report).select("row", "start", "end", "number").sort("number", "start", "row")
+    ends = in_order(in_order(streamed_operations(report).select("row", "start", "end", "number"), "row"), "start")
     ends = ends.select("row", before=pl.col("end").cum_max().shift(1).over("number"))
     line = copies.join(ends, on="row", how="left", maintain_order="left").with_row_index("place")
     work = _operations.device_operations(report)

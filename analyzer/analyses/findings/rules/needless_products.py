@@ -370,21 +370,18 @@ def _low_rank(every: pl.DataFrame) -> pl.DataFrame:
     scales = pl.col("name").str.contains(_SCALES) & (elements(1).fill_null(1) == 1)
     line = every.with_columns(part=(~scales).cum_sum().over(THREAD)).group_by(*THREAD, "part", maintain_order=True)
     parts = line.agg(pl.col("name", "input_shapes", "start").first(), pl.col("end").last())
-    product, first, second = pl.col("name").is_in(_LAYERS), elements(), elements(1)
-    lengths = {"m": (0, -2), "k": (0, -1), "n": (1, -1)}
-    sums = {"adds": pl.col("name") == "aten::add", "added": first, "other": second, "added_end": pl.col("end")}
-    layers = {"takes": product, "given": first, "taken": second, "rows": first / side(0, -1)}
-    parts = parts.with_columns(
-        *(pl.when(product).then(side(*at)).alias(key) for key, at in lengths.items()),
-        *(of.shift(-1).over(THREAD).alias(key) for key, of in sums.items()),
-        *(of.shift(-2).over(THREAD).alias(key) for key, of in layers.items()),
-    )
+    name, first, second = pl.col("name"), elements(), elements(1)
+    in_turn = name.is_in(_LAYERS) & (name.shift(-1) == "aten::add") & name.shift(-2).is_in(_LAYERS)
+    at = parts.select(in_turn.over(THREAD).arg_true()).to_series()
+    products = parts[at].with_columns(m=side(0, -2), k=side(0, -1), n=side(1, -1)).drop("end")
+    sums = parts[at + 1].select(added=first, other=second, added_end="end")
+    layers = parts[at + 2].select(given=first, taken=second, rows=first / side(0, -1))
     size, m, n, rows = pl.col("m") * pl.col("n"), pl.col("m"), pl.col("n"), pl.col("rows")
     narrow = (pl.min_horizontal("m", "n") >= _NARROW * pl.col("k")) & (pl.min_horizontal("m", "n") >= _LEAST_SIDE)
-    adds = pl.col("adds") & (pl.col("added") == size) & (pl.col("other") == size)
+    adds = (pl.col("added") == size) & (pl.col("other") == size)
     # what a layer is given may be the sum, too
-    takes = pl.col("takes") & (pl.col("taken") == size) & (pl.col("given") != size)
-    updates = parts.filter(narrow & adds & takes)
+    takes = (pl.col("taken") == size) & (pl.col("given") != size)
+    updates = pl.concat([products, sums, layers], how="horizontal").filter(narrow & adds & takes)
     # what is read and written: two products of rows, and a sum, in place of the matrix: made, scaled, and added
     left = rows * (n + 4 * m) / (6 * size)
     updates = updates.select(*THREAD, "start", "m", "n", "k", end="added_end", left=left)
