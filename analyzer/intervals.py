@@ -79,12 +79,12 @@ def cut(intervals: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     begins, ends = spans.get_column("start"), spans.get_column("end")
     first = ends.search_sorted(intervals.get_column("start"), side="right")
     last = begins.search_sorted(intervals.get_column("end"), side="left")
-    at = pl.int_ranges(first, pl.max_horizontal(first, last), dtype=pl.UInt32).alias("at")
+    touches = last > first
     inside = (
-        intervals.lazy()
-        .with_columns(at)
+        intervals.filter(touches)
+        .lazy()
+        .with_columns(pl.int_ranges(first.filter(touches), last.filter(touches), dtype=pl.UInt32).alias("at"))
         .explode("at")
-        .drop_nulls("at")
         .with_columns(
             pl.max_horizontal("start", pl.lit(begins).gather("at")).alias("start"),
             pl.min_horizontal("end", pl.lit(ends).gather("at")).alias("end"),

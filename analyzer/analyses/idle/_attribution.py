@@ -238,8 +238,7 @@ def host_by_name(report: Report, device: int, spans: pl.DataFrame) -> pl.DataFra
 
     The longest first; as in :func:`named_sums`.
     """
-    pieces = idle_pieces(report)[device].filter(pl.col("reason") == reasons(report).host)
-    inside = intervals.cut(pieces.filter(touched(pieces, spans)), spans)
+    inside = intervals.cut(idle_pieces(report)[device].filter(pl.col("reason") == reasons(report).host), spans)
     sums = _by_name(report, inside).with_columns(pl.col("culprit", "range").cast(pl.String))
     return sums.sort("ns", "culprit", "range", descending=[True, False, False])
 
