@@ -432,10 +432,10 @@ def timed_runs(report: Report) -> pl.DataFrame:
     timed, recording, work = [pl.DataFrame(schema=_RUNS)], names_that(report, _RECORDS.match), operations(report)
     fills = work.select("row", "process_id").filter(having(work.get_column("name"), "FillFunctor"))
     fills = with_facts(report, fills, "call_start").drop_nulls("call_start")
-    if fills.height < FEWEST_TIMED:
-        return timed[0]
     calls = report.kind("api").select("process_id", "name", at="start_ns")
     records, others = (calls.filter(pl.col("name").is_in(of)) for of in (recording, names_that(report, _OTHERS.match)))
+    if min(fills.height, records.height) < FEWEST_TIMED:  # each run has an event of its own before it
+        return timed[0]
     for process, launches in _units.launch_lines(report).items():
         own = fills.filter(_marks.of_process(process)).get_column("call_start")
         clears = pl.col("since").is_in(own.implode()) & (pl.col("blocks") * _BLOCK >= _VALUES)
