@@ -216,8 +216,8 @@ def _computes(report: Report, device: int, spans: pl.DataFrame) -> Finding:
         for where, ns, gaps, most in notable.iter_rows()
     ]
     others = intervals.length(host_pieces(report)[device]) - stake
-    lengths = spans.select("start", ns=pl.col("end") - pl.col("start"))
-    start, longest_ns = lengths.sort("ns", "start", descending=[True, False]).row(0)
+    ns = pl.col("end") - pl.col("start")
+    start, longest_ns = spans.select(pl.col("start").filter(ns == ns.max()).min(), ns.max().alias("ns")).row(0)
     name, advice = _advice(report, device, _mostly(phases), spans)
     # page faults of the CPU meanwhile are not the program's code either
     used, sides = _operations.used_devices(report).filter(device=device), say.sides_of(report, device)

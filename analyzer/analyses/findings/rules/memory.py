@@ -275,6 +275,7 @@ def _pageable(report: Report) -> pl.DataFrame:
     copies = copies_by_calls(report).filter(chosen)
     ends = in_order(in_order(streamed_operations(report).select("row", "start", "end", "number"), "row"), "start")
     ends = ends.select("row", before=pl.col("end").cum_max().shift(1).over("number"))
+    ends = ends.filter(pl.col("row").is_in(copies.get_column("row").implode()))
     line = copies.join(ends, on="row", how="left", maintain_order="left").with_row_index("place")
     work = _operations.device_operations(report)
     last = as_of(copies.select(*_WAY[:2], at="start"), work.select(*_WAY[:2], at="end"))

@@ -455,6 +455,9 @@ def no_kv_cache(report: Report) -> Findings:
     # where a word is chosen after each, and nothing is trained
     again = (more > 0) & (more <= rows / 16) & ((more == more.shift(1)) | (more == more.shift(-1)))
     for device in on_gpu.kernel_sums(report):
+        names = device.rows.get_column("name").str
+        if names.contains(on_host.UPDATES).any() or not names.contains(on_host.CHOOSES).any():
+            continue
         every = exclusive_operations(report, *SHAPE).filter(device=device.device, kind="kernel").sort("start")
         # with a block for each row of a text
         norms = every.filter(on_host.kernels_named(every, "layer_norm|rms_norm"))
@@ -467,10 +470,8 @@ def no_kv_cache(report: Report) -> Findings:
         passes = runs.filter(~dips.fill_null(value=False))
         passes = passes.select(begun="start", more=more, rows="rows", again=again.fill_null(value=False))
         work = nearest(every, passes, ("start", "begun"), ())
-        names = work.get_column("name")
-        chosen = work.filter(having(names, on_host.CHOOSES)).get_column("begun")
-        trained = having(names, on_host.UPDATES).any()
-        work = work.filter("again", pl.col("begun").is_in(chosen.implode()), not trained)
+        chosen = work.filter(having(work.get_column("name"), on_host.CHOOSES)).get_column("begun")
+        work = work.filter("again", pl.col("begun").is_in(chosen.implode()))
         many, per = work["begun"].n_unique(), say.per_iteration(report)
         if many < max(4, (per.iterations or 1) / 2):
             continue

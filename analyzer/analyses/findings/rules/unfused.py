@@ -329,7 +329,7 @@ def unfused_optimizer(report: Report) -> Findings:
             own=not known and optimizer,
             how="fused=True" if has_fused else "foreach=True",
             at_most=True,
-            mending=_in_one_pass(steps),
+            mending=partial(_in_one_pass, steps),
         )
 
 
@@ -366,7 +366,7 @@ def optimizer_groups(report: Report) -> Findings:
         yield steps.finding(report, "unfused-optimizer: groups", mending=change, each=each)
 
 
-def _in_one_pass(steps: _Steps) -> Mending:
+def _in_one_pass(steps: _Steps, _: Report) -> Mending:
     """Each step in one pass, at the rate of its shortest operator; each operator of unknown classes on lists at once.
 
     The kernels of these take as long on lists as one by one, at least: nothing tells what else fuses them.
