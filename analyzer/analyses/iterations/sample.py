@@ -14,10 +14,14 @@ from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
 
-#: The events of a sample, about, and of the least that one is taken of; and the fewest iterations of a sample.
-_EVENTS: Final = 1 << 15
+#: A steady part with more events, and of twice as many iterations as a sample at the least, has one.
 _LARGE: Final = 1 << 17
-_FEWEST: Final = 8
+
+#: A sample has so many iterations, or more with so many events; fewer of more events than that, but not fewer than that.
+#: Of what varies, as lengths of texts, each kind has to come again for a CUDA graph of it to be worth its capture.
+_ITERATIONS: Final = 64
+_EVENTS: Final = range(1 << 15, 1 << 18)
+_FEWEST: Final = 16
 _COUNTED: Final = ("api", "op", "range", *DEVICE_KINDS)
 
 
@@ -73,8 +77,9 @@ def sample_of(view: Report) -> Sample:
     low, high = steady.span
     starts = view.everywhere.of_kinds([kind for kind in _COUNTED if kind in view.kinds], "start_ns").to_series()
     events = int(starts.is_between(low, high, closed="left").sum())
-    number = max(_EVENTS * steady.number // max(events, 1), _FEWEST)
-    if events < _LARGE or number >= steady.number:
+    least, most = (many * steady.number // max(events, 1) for many in (_EVENTS.start, _EVENTS.stop))
+    number = max(min(max(_ITERATIONS, least), most), _FEWEST)
+    if events < _LARGE or 2 * number > steady.number:
         return Sample(view)
     first, start, end = _stretch(steady, number)
     names = steady.run.get_column("window")
