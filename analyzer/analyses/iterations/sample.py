@@ -17,7 +17,7 @@ from kanalyze.report import Report
 #: A steady part with more events, and of twice as many iterations as a sample at the least, has one.
 _LARGE: Final = 1 << 17
 
-#: A sample has so many iterations, or more with so many events; fewer of more events than that, but not fewer than that.
+#: A sample has so many iterations, or more that have so few events; fewer of more events than that, but at least these.
 #: Of what varies, as lengths of texts, each kind has to come again for a CUDA graph of it to be worth its capture.
 _ITERATIONS: Final = 64
 _EVENTS: Final = range(1 << 15, 1 << 18)
