@@ -322,7 +322,8 @@ def in_window_scope(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     """The `rows` (row) of :func:`operations` on the devices in scope that the window shows; all of them without one."""
     if report.scope.window is None:
         return rows
-    return rows.join(exclusive_operations(report).select("row"), on="row", how="semi", maintain_order="left")
+    shown = marked(_operations(report).height, exclusive_operations(report).get_column("row"))
+    return rows.filter(gathered(shown, rows.get_column("row")))
 
 
 def used_devices(report: Report) -> pl.DataFrame:
