@@ -141,7 +141,7 @@ _NUMBERS: Final = ("sequence_number", "forward_thread_id")
 _SCHEMA: Final = {
     **dict.fromkeys(("row", "parent", "stop"), pl.Int64),
     "name": pl.String,
-    **dict.fromkeys(("start", "end", "self_ns", *THREAD), pl.Int64),
+    **dict.fromkeys(("start", "end", *THREAD), pl.Int64),
     "called": pl.Boolean,
     **dict.fromkeys(_NUMBERS, pl.Int64),
     **dict.fromkeys(_INPUTS, pl.Categorical),

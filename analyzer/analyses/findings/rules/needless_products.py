@@ -367,9 +367,11 @@ def low_rank_updates(report: Report) -> Findings:
 
 def _low_rank(every: pl.DataFrame) -> pl.DataFrame:
     """Products with what scales them and adds them to a matrix that the next operator takes: SPAN, m, n, k, left."""
-    scales = pl.col("name").str.contains(_SCALES) & (elements(1).fill_null(1) == 1)
-    line = every.with_columns(part=(~scales).cum_sum().over(THREAD)).group_by(*THREAD, "part", maintain_order=True)
-    parts = line.agg(pl.col("name", "input_shapes", "start").first(), pl.col("end").last())
+    scales = every.filter(pl.col("name").str.contains(_SCALES)).filter(elements(1).fill_null(1) == 1).get_column("row")
+    line = every.with_columns(part=(~pl.col("row").is_in(scales.implode())).cum_sum().over(THREAD))
+    parts = line.group_by(*THREAD, "part", maintain_order=True).agg(
+        pl.col("name", "input_shapes", "start").first(), pl.col("end").last()
+    )
     name, first, second = pl.col("name"), elements(), elements(1)
     in_turn = name.is_in(_LAYERS) & (name.shift(-1) == "aten::add") & name.shift(-2).is_in(_LAYERS)
     at = parts.select(in_turn.over(THREAD).arg_true()).to_series()

@@ -322,7 +322,8 @@ def _past_reset(report: Report) -> pl.DataFrame:
     if updated.is_empty() or zeroed.height or outermost(nodes).height < nodes.height:
         return nodes.clear()
     given = every.filter(name == on_host.ACCUMULATES).select("parent", "row")
-    inner = every.group_by(row="parent").agg(adds=(name == "aten::add_").all())
+    inner = every.filter(pl.col("parent").is_in(given.get_column("row").implode()))
+    inner = inner.group_by(row="parent").agg(adds=(name == "aten::add_").all())
     given = given.join(inner, on="row", how="left").select(row="parent", adds=pl.col("adds").fill_null(value=False))
     # a thread runs nothing else during its call: the last operator before a node is that of the call
     begun = own.select("process_id", begun="start", call="row", by="name")

@@ -120,15 +120,13 @@ def convolved_windows(report: Report) -> Findings:
     same = (sides(pl.col("input_strides"), 1).list.first() == 0) | channels.is_between(2, 4)
     # of the gradients of image, weight and bias those that are wanted
     wanted = pl.col("input_values").cast(pl.String).str.contains(r"\[\w+, True, \w+\]").fill_null(value=True)
-    trained = on_host.operators(report).filter(wanted, name="aten::convolution_backward").select(later).to_series()
+    backward = on_host.operators(report).filter(name="aten::convolution_backward")
+    trained = backward.filter(wanted).select(later).to_series()
     forward = (pl.col("group") == "convolutions") & ~pl.col("op").str.contains("transpose|backward")
-    own = (
-        operations_with_roofs(report)
-        .filter(forward)
-        .filter(
-            same & (each == 1) & (channels == image.list.get(1, null_on_oob=True)) & ~weight.is_in(trained.implode()),
-            (pl.min_horizontal(high, wide) > 1) & deep.is_null(),
-        )
+    own = operations_with_roofs(report).filter(forward)
+    own = own.filter(
+        same & (each == 1) & (channels == image.list.get(1, null_on_oob=True)) & ~weight.is_in(trained.implode()),
+        (pl.min_horizontal(high, wide) > 1) & deep.is_null(),
     )
     results = pl.col("flop") / (2 * high * wide)
     # a result takes as long as 66 taps besides its own in PyTorch's kernel, and in a pass along an axis as 28, and 2.5
