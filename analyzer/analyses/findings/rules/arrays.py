@@ -50,7 +50,7 @@ _ARRAYS: Final = (_call_kinds.CUPY, _call_kinds.PYTHON)  # worlds in which opera
 @Rule
 def host_grid_loop(report: Report) -> Findings:
     """At most one finding per device, on all loops together: of array libraries ``repeated-work``."""
-    for device, own in say.by_device(_loops(report)) if _repeats(report) else ():
+    for device, own in say.by_device(_loops(report)):
         spans = own.group_by("run").agg(pl.col("start").min(), pl.col("end").max()).select("start", "end")
         merged_ns = total(_joined(own).unique("group"), "merged_ns")
         turns = own.group_by("run", "period").agg(pl.len() // pl.col("period").first()).get_column("len")
@@ -100,14 +100,6 @@ def _joined(own: pl.DataFrame) -> pl.DataFrame:
     return own.join(sums, on=["run", "place"]).sort("group", "start")
 
 
-def _repeats(report: Report) -> bool:
-    """Whether a kernel that may be in such a loop is launched so often: with PyTorch, one of the program's own."""
-    if not say.in_pytorch(report):
-        return _call_kinds.world(report) != _call_kinds.JAX
-    often = (device.rows.filter(pl.col("count") >= _TURNS - 1) for device in on_gpu.kernel_sums(report))
-    return not all(_of_library(report, name) for rows in often for name in rows.get_column("name"))
-
-
 _OF_LOOPS: Final = (*_STREAM, "row", "name", "start", "end", "dur_ns", "shape", "kind")
 
 
@@ -116,10 +108,10 @@ def _loops(report: Report) -> pl.DataFrame:
     arrays, loops, alike = _call_kinds.world(report) in _ARRAYS, list[pl.DataFrame](), ("name", "shape")
     work = exclusive_operations(report, "stream", "call_row", "shape", *["size_bytes"] * arrays)
     alone = pl.col("call_row").is_not_null() & pl.col("call_row").is_unique()  # not those of a graph
-    kernel = (pl.col("kind") == "kernel") & alone
-    if arrays:  # values that an operation on arrays is given with each call, such as weights of a filter
-        little = (pl.col("detail") == on_host.TO_DEVICE) & (pl.col("size_bytes") <= 1 << 12)
-        kernel |= (_WITHIN | little).fill_null(value=False)
+    # values that an operation on arrays is given with each call, such as weights of a filter
+    little = (pl.col("detail") == on_host.TO_DEVICE) & (pl.col("size_bytes") <= 1 << 12)
+    copy = (_WITHIN | little).fill_null(value=False) if arrays else pl.lit(value=False)
+    kernel = ((pl.col("kind") == "kernel") & alone) | copy
     rest = line = on_gpu.by_stream(work.select(*_OF_LOOPS, kernel=kernel))
     periods = range(1, (_OF_ARRAYS if arrays else _OF_ITEMS) + 1)
     for period, keys in (*((period, alike) for period in periods), (1, ("name",))):

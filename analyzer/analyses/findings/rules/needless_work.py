@@ -106,15 +106,12 @@ def different_rows(report: Report) -> Findings:
     """One finding per device on rows of few integers that are compared to find those that differ."""
     shape, columns = sides(pl.col("input_shapes")), on_host.side(0, 1)
     # so many rows take longer than launching what makes numbers of them
-    calls = (
-        on_host.working(report)
-        .filter(name="aten::unique_dim")
-        .filter(
-            (shape.list.len() == len(_MATRIX)) & columns.is_between(2, 4),
-            pl.col("input_types").cast(pl.String).str.contains(r'^\["(?:long|int)'),
-            pl.col("input_values").cast(pl.String).str.contains(r'^\["", *"0"'),
-            elements() >= (1 << 16) * columns,
-        )
+    calls = on_host.working(report).filter(name="aten::unique_dim")
+    calls = calls.filter(
+        (shape.list.len() == len(_MATRIX)) & columns.is_between(2, 4),
+        pl.col("input_types").cast(pl.String).str.contains(r'^\["(?:long|int)'),
+        pl.col("input_values").cast(pl.String).str.contains(r'^\["", *"0"'),
+        elements() >= (1 << 16) * columns,
     )
     for work in on_host.works_within(report, calls):
         number = int(calls.sort(elements()).select(columns).item(-1, 0))

@@ -198,17 +198,14 @@ _TRANSFORMS: Final = (
 )
 
 
-_OF_STREAM: Final = ("process_id", "device", "context_id", "stream")
-
-
 @Rule
 def no_tf32(report: Report) -> Findings:
     """At most two findings per device that could use TF32: products, and convolutions, in full float32."""
     if not any(device.launches(_FLOAT32) for device in on_gpu.kernel_sums(report)):
         return
     # kernels most of whose launches are those of convolutions, by the operators around them
-    every = exclusive_operations(report, *_OF_STREAM[2:]).select("row", "kind", "name", "start", *_OF_STREAM)
-    kernels = on_gpu.with_operators(report, every.filter(kind="kernel"))
+    every = exclusive_operations(report, "context_id", "stream").filter(kind="kernel")
+    kernels = on_gpu.with_operators(report, every)
     convolves = pl.col("outer").str.contains(r"^aten::(?:\w+_)?conv(?:\dd|olution)?").fill_null(value=False)
     most = kernels.group_by(pl.col("name").cast(pl.String)).agg(convolves.mean()).filter(pl.col("outer") > 1 / 2)
     inside = pl.col("name").is_in(most.get_column("name").implode())
@@ -230,10 +227,11 @@ def no_tf32(report: Report) -> Findings:
 def _of_solvers(kernels: pl.DataFrame) -> pl.Series:
     """Rows of products of a solver, whose type no option sets: by their operator, or between other kernels of it."""
     kernels = on_gpu.with_decoded(kernels, solves=FAMILY == "linalg", product=FAMILY == "gemm")
+    stream, others = ["process_id", "device", "context_id", "stream"], pl.when(~pl.col("product")).then("solves")
     between = pl.lit(value=False)
     if kernels.get_column("solves").any():
-        kernels, others = kernels.sort(*_OF_STREAM, "start"), pl.when(~pl.col("product")).then("solves")
-        between = others.forward_fill().over(_OF_STREAM) & others.backward_fill().over(_OF_STREAM)
+        kernels = kernels.sort(*stream, "start")
+        between = others.forward_fill().over(stream) & others.backward_fill().over(stream)
     of_solver = pl.col("outer").str.contains(r"^aten::_?(?:linalg_|lu_|cholesky|triangular_solve|inverse)")
     return kernels.filter(pl.col("product") & of_solver.fill_null(between)).get_column("row")
 

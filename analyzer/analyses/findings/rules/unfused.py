@@ -1,6 +1,5 @@
 """Kernels of which one would do the work of several: chains of operators, formulas by hand, optimizers, zeros."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -94,23 +93,19 @@ def by_hand(report: Report) -> Findings:
     """One finding per device with formulas in kernels that one would do, where the report has no operators."""
     if report.kind("op").is_empty():
         for device in on_gpu.kernel_sums(report):
-            runs = Work(report, device, _runs(_lines(report, device.device)))
-            yield _formulas(runs, partial(_compiled, device.device))
-
-
-def _lines(report: Report, device: int) -> pl.DataFrame:
-    return on_gpu.stream_lines(report, device).with_columns(dur_ns="exclusive_ns")
+            runs = _runs(on_gpu.stream_lines(report, device.device))
+            yield _formulas(Work(report, device, runs), partial(_compiled, device.device))
 
 
 def _compiled(device: int, report: Report) -> Mending:
     """All that torch.compile fuses on a device: each run of passes, as one."""
-    lines, ns = _lines(report, device), pl.col("exclusive_ns")
+    lines, ns = on_gpu.stream_lines(report, device), pl.col("exclusive_ns")
     kernels = _numbered(lines, on_gpu.decoded_as(lines, _COMPILES) | lines.select(MOVES).to_series(), "group")
     kernels = kernels.filter(pl.col("group").is_duplicated())  # of one alone nothing is spared
     least = pl.max_horizontal(_FUSED * ns.filter(ns >= _LARGE * ns.max()).min(), ns.max())
     groups = kernels.group_by("group").agg(merged_ns=least, ns=ns.sum())
     shorter = groups.filter(pl.col("merged_ns") < pl.col("ns")).select("group", "merged_ns", kept=pl.lit(1))
-    return on_gpu.merged(kernels.join(shorter, on="group", maintain_order="left"))
+    return on_gpu.merged(kernels.with_columns(dur_ns=ns).join(shorter, on="group", maintain_order="left"))
 
 
 def _runs(lines: pl.DataFrame) -> pl.DataFrame:
@@ -120,7 +115,7 @@ def _runs(lines: pl.DataFrame) -> pl.DataFrame:
     # most runs are shorter, of which no more is asked
     long = kernels.group_by("group").agg(pl.len(), ns.max()).filter(pl.col("len") >= _FEWEST, ns >= on_gpu.SHORTEST_NS)
     kernels = kernels.join(long, on="group", how="semi", maintain_order="left")
-    kernels = on_gpu.with_decoded(kernels, computes=~OPERATION.is_in(_OF_ANY))
+    kernels = on_gpu.with_decoded(kernels.with_columns(dur_ns=ns), computes=~OPERATION.is_in(_OF_ANY))
     large, own = ns.filter(ns >= _LARGE * ns.max()), name.filter("computes")
     several = (name.n_unique() >= _FEWEST) & (own.n_unique() >= _OWN)
     several &= (large.len() >= _FEWEST) & (pl.len() <= _REPEATED * name.n_unique()) & (_FUSED * large.min() < ns.sum())
@@ -128,7 +123,7 @@ def _runs(lines: pl.DataFrame) -> pl.DataFrame:
     return kernels.join(groups.filter("several").drop("several"), on="group", maintain_order="left")
 
 
-def _formulas(runs: Work, compiled: Mending | Callable[[Report], Mending]) -> Finding | None:
+def _formulas(runs: Work, compiled: Mending | partial[Mending]) -> Finding | None:
     """The finding on formulas; torch.compile, its remedy, fuses what else it can in the program as well."""
     rows = runs.rows
     groups = rows.unique("group")
