@@ -202,18 +202,18 @@ def launching_operators(report: Report) -> pl.DataFrame:
 
     Columns: row, inner, outer, node (autograd's, of what runs backward), again (whether it runs forward again there),
     node_start (when that node began, in its report; null for what is not aligned with it). All are null where no
-    operator is known. What is not aligned with the trace beside the report has the operator of most kernels of its name
-    and launch shape.
+    operator is known; there are no rows where none is recorded. What is not aligned with the trace beside the report
+    has the operator of most kernels of its name and launch shape.
     """
+    trace = report if report.kind("op").height else report.beside()
+    if trace is None or trace.kind("op").is_empty():
+        return pl.DataFrame(schema={"row": pl.UInt32, **_TOLD, "node_start": pl.Int64})
     work = with_facts(report, exclusive_operations(report), *THREAD, "call_start", *SHAPE)
     work = work.select("row", "name", *SHAPE, *THREAD, at="call_start")
-    if report.kind("op").height:
+    if trace is report:
         launched = _work.launched_work(report)
         at = positions(launched.get_column("row"), work.get_column("row"))
         return _named(report, work, gathered(launched.get_column("operator"), at))
-    trace = report.beside()
-    if trace is None or trace.kind("op").is_empty():
-        return pl.DataFrame(schema={"row": pl.UInt32, **_TOLD, "node_start": pl.Int64})
     named = _named(trace, work, _host_names.operators_beside(report, trace, work))
     alike = pl.concat([named, work.select("name", *SHAPE)], how="horizontal")
     keys = ["name", *SHAPE]

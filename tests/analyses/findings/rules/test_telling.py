@@ -379,7 +379,7 @@ TRACE = report(launches_of(16, operators=True, at=1000))
         (report(launches_of(4, operators=True)), OF_FOUR),
         (replace(report(launches_of(16)), beside=lambda: TRACE), OF_FOUR * 4),
         (replace(report(launches_of(24)), beside=lambda: TRACE), OF_FOUR * 6),  # those of others alike
-        (report(launches_of(2)), [(None, None, None)] * 2),
+        (report(launches_of(2)), []),
     ],
 )
 def test_the_innermost_and_the_outermost_operator_and_autograds(of, operators):
