@@ -64,33 +64,37 @@ class Cut:
         return self.whole.source.close()
 
 
-@once_per_report
 def sample_of(view: Report) -> Sample:
     """A sample of a report's steady part where that is large, else all of the report.
 
     Of all stretches of so many iterations the one whose mean is nearest to that of the steady part.
     """
+    return _sample(view) or Sample(view)
+
+
+@once_per_report
+def _sample(view: Report) -> Sample | None:
     window = view.scope.window
     steady = steady_part(view.whole) if window is not None and window.count else None
     if window is None or steady is None or window != steady.window:
-        return Sample(view)
+        return None
     low, high = steady.span
-    starts = view.everywhere.of_kinds([kind for kind in _COUNTED if kind in view.kinds], "start_ns").to_series()
+    everything = view.everywhere
+    starts = everything.of_kinds([kind for kind in _COUNTED if kind in view.kinds], "start_ns").to_series()
     events = int(starts.is_between(low, high, closed="left").sum())
     least, most = (many * steady.number // max(events, 1) for many in (_EVENTS.start, _EVENTS.stop))
     number = max(min(max(_ITERATIONS, least), most), _FEWEST)
     if events < _LARGE or 2 * number > steady.number:
-        return Sample(view)
+        return None
     first, start, end = _stretch(steady, number)
     names = steady.run.get_column("window")
-    which = f"{names[first]} to {names[first + number - 1]}, {number:,} of {steady.number:,}"
-    everything = view.everywhere.with_source(Cut(view.everywhere, ((low, start), (end, high))))
-    part = everything.narrow(
-        window=replace(window, start_ns=start, end_ns=end, count=number),
-        device=view.scope.device,
-        process=view.scope.process,
+    cut = everything.with_source(Cut(everything, ((low, start), (end, high))))
+    sides = replace(window, start_ns=start, end_ns=end, count=number)
+    return Sample(
+        cut.narrow(window=sides, device=view.scope.device, process=view.scope.process),
+        steady.number / number,
+        f"{names[first]} to {names[first + number - 1]}, {number:,} of {steady.number:,}",
     )
-    return Sample(part, steady.number / number, which)
 
 
 def _stretch(steady: SteadyPart, number: int) -> tuple[int, int, int]:

@@ -118,23 +118,22 @@ def test_every_rule_of_a_module_is_asked():
 
 
 @pytest.mark.parametrize(
-    ("own", "theirs", "found"),
+    ("window", "theirs", "same"),
     [
-        ("steady", "other steady", True),
-        (None, "other steady", False),
-        ("steady", None, False),
-        ("else", "steady", False),
+        (Window(0, 9, "steady", count=3), "their steady part", True),
+        (Window(0, 9, "steady", count=3), None, False),
+        (Window(0, 9, "steady"), "their steady part", False),  # a range of that name
+        (Window(0, 9, "step#2", count=1), "their steady part", False),
     ],
 )
-def test_counters_of_another_run_are_of_the_same_part(monkeypatch, own, theirs, found):
-    """Of the steady one; where either run has none, they say nothing of a window."""
+def test_counters_of_another_run_are_of_the_same_part(monkeypatch, window, theirs, same):
+    """Of the steady one; of any other window they say nothing."""
     other = SimpleNamespace(table=lambda _: pl.DataFrame({"value": [1]}), narrow=lambda **where: where)
-    whole = SimpleNamespace(sampled=lambda: other)
-    parts = {id(whole): own and SimpleNamespace(window=own), id(other): theirs and SimpleNamespace(window=theirs)}
-    monkeypatch.setattr("kanalyze.analyses.findings.findings.steady_part", lambda of: parts[id(of)])
-    scope = SimpleNamespace(process=None, device=0, window="steady")
-    of = SimpleNamespace(scope=scope, table=lambda _: pl.DataFrame(), whole=whole)
-    assert _sampled_run(of) == ({"window": theirs, "device": 0} if found else None)
+    steady = theirs and SimpleNamespace(window=theirs)
+    monkeypatch.setattr("kanalyze.analyses.findings.findings.steady_part", lambda of: steady if of is other else None)
+    scope = SimpleNamespace(process=None, device=0, window=window)
+    of = SimpleNamespace(scope=scope, table=lambda _: pl.DataFrame(), whole=SimpleNamespace(sampled=lambda: other))
+    assert _sampled_run(of) == ({"window": theirs, "device": 0} if same else None)
 
 
 RULES = Path("analyzer/analyses/findings/rules")

@@ -100,7 +100,7 @@ class Finding(NamedTuple):
         """The finding on so many times as many iterations of the same kind."""
         fields = ("at_stake_ns", "replayed_ns", "replayed_low_ns", "replayed_high_ns", "unmended_ns")
         values = {name: getattr(self, name) for name in fields}
-        return self._replace(**{name: round(ns * times) for name, ns in values.items() if ns is not None})
+        return self._replace(**{name: int(ns * times) for name, ns in values.items() if ns is not None})
 
     @property
     def brief(self) -> "Finding":
