@@ -271,9 +271,11 @@ def _measured(report: Report) -> Unslowed | None:
     program that profiles itself, if that takes longer without the other profiler.
     """
     bare, steady = bare_of(report), steady_part(report)
-    if bare is None or bare.iteration is None or steady is None or not replayable(report, _MOST_CORRECTED):
+    if bare is None or bare.iteration is None or steady is None:
         return None
     iteration, (view, times, _) = bare.iteration, sample_of(report.narrow(window=steady.window))
+    if not replayable(view, _MOST_CORRECTED):
+        return None
     number = steady.number / times
     if iteration.ns > iteration.recorded_ns * (1 + HOSTS_DIFFER):
         return UNCHANGED if any(OWN in run.starts_ns for run in report.whole.bare().marked) else None
@@ -316,7 +318,7 @@ def corrected(report: Report) -> Report | None:
     iteration = None if bare is None or report.meta.slower is not None else bare.iteration
     if steady is None or iteration is None or iteration.recorded_ns <= iteration.ns * (1 + SAME):
         return None
-    if _measured(report) is None:
+    if not replayable(report, _MOST_CORRECTED) or _measured(report) is None:
         return None
 
     new = unprofiled(report, hosts_of(report), steady.window)

@@ -98,9 +98,9 @@ class Finding(NamedTuple):
 
     def over(self, times: float) -> "Finding":
         """The finding on so many times as many iterations of the same kind."""
-        fields = ("at_stake_ns", "replayed_ns", "replayed_low_ns", "replayed_high_ns", "unmended_ns")
-        values = {name: getattr(self, name) for name in fields}
-        return self._replace(**{name: int(ns * times) for name, ns in values.items() if ns is not None})
+        gains = ("replayed_ns", "replayed_low_ns", "replayed_high_ns", "unmended_ns")
+        more: dict[str, Any] = {name: int(ns * times) for name in gains if (ns := getattr(self, name)) is not None}
+        return self._replace(at_stake_ns=int(self.at_stake_ns * times), **more)
 
     @property
     def brief(self) -> "Finding":
