@@ -174,13 +174,13 @@ def _lengths(report: Report) -> dict[int, int]:
     return {device: end - start for device, start, end in windows(report).iter_rows()}
 
 
-def by_gain(report: Report, most: int) -> list[Finding]:
-    """The :func:`ranked_with_samples` with replays of at most so many operations and calls, what gains most first.
+def by_gain(report: Report) -> list[Finding]:
+    """The :func:`ranked_with_samples` with replays, what gains most first.
 
     Of a large report's steady part they are those of a sample, at the times of all.
     """
     part, times, _ = sample_of(report)
-    return [one.over(times) for one in ordered(part, with_replays(part, ranked_with_samples(part), most))]
+    return [one.over(times) for one in ordered(part, with_replays(part, ranked_with_samples(part)))]
 
 
 def ordered(report: Report, unsorted: list[Finding]) -> list[Finding]:
@@ -239,7 +239,7 @@ def findings(report: Report) -> pl.DataFrame:
             "sentence": one.text.format(*one.names),
             "definition": one.definition,
         }
-        for one in by_gain(report, 1 << 20)  # operations and calls: of more, replays take many seconds
+        for one in by_gain(report)
     ]
     return TABLE.select(pl.DataFrame(rows, TABLE.schema))
 
@@ -372,7 +372,8 @@ def _of_left(finding: Finding, claims: pl.DataFrame, left: pl.DataFrame) -> Find
     return remaining and remaining._replace(claims=left, curtailed=lost > _WORTH_A_WORD)
 
 
-MOST_REPLAYED: Final = 1 << 19  # a page replays remedies of reports with at most so many operations and calls
+#: Remedies are replayed of reports, and of samples, with so many operations and calls at most: more take seconds.
+_MOST_REPLAYED: Final = 1 << 19
 
 #: Findings that many sound programs have, and that are told only where their remedy gains a hundredth.
 _COMMON: Final = ("small-grid", "tail", "low-occupancy")
@@ -388,14 +389,16 @@ OF_REMEDIES: Final = 0.25
 _Gains = list[tuple[int, int]]
 
 
-def with_replays(report: Report, candidates: Sequence[Finding], most: int) -> list[Finding]:
+def with_replays(report: Report, candidates: Sequence[Finding]) -> list[Finding]:
     """The findings on a report's window with what a replay says that each remedy gains.
 
     Where specific ones gain less together than one by one, none is told of more than it gains on top of those that gain
     more; no general one of more than on top of all specific ones, and none that others claim a part of, on top of those
-    whose time is their own. None is replayed of a report with more than `most` operations and calls.
+    whose time is their own. None is replayed of a report with more than
+    :data:`_MOST_REPLAYED` operations and calls.
     """
-    least, replayable = least_worth_saying(report), operations(report).height + report.kind("api").height <= most
+    least = least_worth_saying(report)
+    replayable = operations(report).height + report.kind("api").height <= _MOST_REPLAYED
     gains: dict[int, _Gains] = {}
     for device in {one.device for one in candidates if one.mending and replayable}:
         changes = {at: one.change(report) for at, one in enumerate(candidates) if one.device == device}

@@ -238,7 +238,7 @@ def _evidence(recorded: Report, rule: str, rules: set[str]) -> list[Summary]:
     views = [report] if steady is None else [report.narrow(window=steady.window), report]
     for view in views:
         part, _, _ = sample_of(view)
-        every = findings.by_gain(part, findings.MOST_REPLAYED)
+        every = findings.by_gain(part)
         if own := [one for one in every if one.rule == rule]:
             return [_of(part, one) for one in own]
         rules |= {one.rule for one in every}

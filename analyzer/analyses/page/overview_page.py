@@ -14,7 +14,6 @@ from kanalyze.analyses.device._windows import process_count, windows
 from kanalyze.analyses.findings import _doubts, say
 from kanalyze.analyses.findings.findings import (
     EXPECTED,
-    MOST_REPLAYED,
     in_words,
     ordered,
     ranked_with_samples,
@@ -290,7 +289,7 @@ def _worth_doing(
     findings = [one for one in findings if one.device == main and one.rule not in compiling.ONE_TIME]
     if beside is not None and main is not None and main in times and "hot_kernels" in tables:
         findings += proven(view, findings, tables["hot_kernels"], (main, times[main]), beside)
-    replayed = with_replays(whole, findings, MOST_REPLAYED)
+    replayed = with_replays(whole, findings)
     worth = [one for one in replayed if one.gain_ns >= _WORTH_DOING * times.get(one.device, 0)]
     return [one.over(often) for one in ordered(whole, without_expected(worth))]
 

@@ -15,7 +15,7 @@ from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.device._windows import process_count
 from kanalyze.analyses.device.occupancy import BY_KERNEL
 from kanalyze.analyses.findings._doubts import with_late
-from kanalyze.analyses.findings.findings import MOST_REPLAYED, by_gain, ordered
+from kanalyze.analyses.findings.findings import by_gain, ordered
 from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.host._call_kinds import interface
@@ -88,7 +88,7 @@ def summarize(report: Report) -> Summary:
         processes=processes,
         process_count=process_count(report) if device_operations(report).height else processes.height,
         tables=tables | (engine.tables if engine else {}),
-        findings=by_gain(report, MOST_REPLAYED) if "ledger" in tables else [],
+        findings=by_gain(report) if "ledger" in tables else [],
         cannot_tell={name: reason for name, reason in reasons.items() if name in _ALWAYS},
         not_recorded={name: reason for name, reason in reasons.items() if name not in _ALWAYS},
         remarks=(engine.remarks if engine else {})

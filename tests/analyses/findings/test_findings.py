@@ -258,9 +258,10 @@ def test_shorter_kernels_gain_nothing_where_the_host_is_the_limit():
 
 
 @pytest.mark.slow
-def test_of_more_operations_and_calls_than_may_be_nothing_is_replayed():
+def test_of_more_operations_and_calls_than_may_be_nothing_is_replayed(monkeypatch):
+    monkeypatch.setattr(of_findings, "_MOST_REPLAYED", 1000)
     found = real_report(SAMPLES / "mlp_train" / "nsys.sqlite")
-    told = of_findings.with_replays(found, ranked(found), most=1000)
+    told = of_findings.with_replays(found, ranked(found))
     assert {one.rule for one in ranked(found)} - {one.rule for one in told} <= {"small-grid", "low-occupancy", "tail"}
     assert all(one.replayed_ns is None for one in told)
 
@@ -289,7 +290,7 @@ def test_gains_add_up_to_no_more_than_all_remedies_gain_together(name):
     found = ranked(of)
     changes = [change for one in found if (change := one.change(of)) is not None]
     together, *_ = _replayed(of, 0, reduce(Mending.with_all_of, changes))
-    assert sum(one.replayed_ns or 0 for one in of_findings.with_replays(of, found, most=1 << 20)) <= together[0]
+    assert sum(one.replayed_ns or 0 for one in of_findings.with_replays(of, found)) <= together[0]
 
 
 def test_what_two_remedies_change_is_changed_once():
@@ -310,7 +311,7 @@ def test_a_finding_without_a_replay_gains_no_more_than_the_device_does_not_work_
     claims = pl.DataFrame({"start": [40], "end": [90]})
     one = Finding("full-sort", 0, 50, "text", "remedy", "kernels", claims=claims)
     found = of_findings.with_replays(
-        of, [one, one._replace(at_most=True), one._replace(vague=True), one._replace(claims=None)], 99
+        of, [one, one._replace(at_most=True), one._replace(vague=True), one._replace(claims=None)]
     )
     bounds = [each.replayed for each in found]
     assert bounds == [(None, 0, 150 - 30 - 20), (None, 0, 50), (None, None, None), (None, 0, 50)]
@@ -325,7 +326,7 @@ def test_what_a_remedy_leaves_bounds_its_gain_too(saved, bounds):
     """A kernel of 1 µs, of which some is saved."""
     change = Mending(shorter=pl.DataFrame({"row": [0], "saved_ns": [saved]}))
     (one,) = of_findings.with_replays(
-        report([kernel(0, 1000)]), [Finding("full-sort", 0, 1000, "", "", "", mending=change)], 99
+        report([kernel(0, 1000)]), [Finding("full-sort", 0, 1000, "", "", "", mending=change)]
     )
     assert one.replayed == pytest.approx(bounds, abs=1)
 
@@ -372,6 +373,6 @@ STEPS = 4  # of each trace
 @pytest.mark.parametrize("name", sorted(TIMES))
 def test_a_remedy_gains_what_is_told_within_fifteen_hundredths(name):
     times = TIMES[name]
-    found = of_findings.by_gain(real_report(REMEDIES / f"{name}.json.gz"), 1 << 18)
+    found = of_findings.by_gain(real_report(REMEDIES / f"{name}.json.gz"))
     told_ms = sum(one.gain_ns for one in found if one.rule == times["rule"]) / STEPS / 1e6
     assert told_ms == pytest.approx(times["fault_ms"] - times["remedy_ms"], rel=0.15)

@@ -74,9 +74,9 @@ def waiting(count):
 
 
 def test_of_equal_iterations_a_sample_tells_what_all_of_them_do(monkeypatch):
-    of_sample = by_gain(waiting(120), 1 << 20)[0]
+    of_sample = by_gain(waiting(120))[0]
     monkeypatch.setattr(sample, "_LARGE", 1 << 20)
-    of_all = by_gain(waiting(120), 1 << 20)[0]
+    of_all = by_gain(waiting(120))[0]
     assert of_sample.rule == of_all.rule == "unneeded-sync"
     for name in ("at_stake_ns", "replayed_ns", "replayed_low_ns", "replayed_high_ns", "unmended_ns"):
         # what waits at the edges is seen less

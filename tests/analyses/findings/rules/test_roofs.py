@@ -147,7 +147,7 @@ REAL = [
 @pytest.mark.parametrize("name", REAL)
 def test_no_gain_in_a_real_report_exceeds_the_distance_to_the_roof(name):
     made = real_report(REPORTS / name)
-    for one in by_gain(made, 1 << 18):
+    for one in by_gain(made):
         if one.rule not in _SAME_WORK or one.claims is None or "The same cause" in one.text:
             continue
         kernels = least_times(made, _SAME_WORK[one.rule]).filter(device=one.device)
