@@ -258,7 +258,7 @@ class Recording(Passes):
 
     def end_pass(self, record: PassRecord) -> None:
         """End a begun pass."""
-        if record.name == NSYS and record.status != "interrupted" and NSYS in self.turns:
+        if record.name == NSYS and record.status != "interrupted" and NSYS in self.turns and NCU in self._to_come:
             self.list_launches(record)
         record.after = machine.state(self.plan.tools.gpus.smi)
         self._begun = None
