@@ -16,7 +16,7 @@ _REACH_NS: Final = 100_000.0
 
 #: Where it is known what a window took, the nearest of these reaches that explains it with so much left is taken.
 _REACHES_NS: Final = (10_000.0, 30_000.0, _REACH_NS)
-_ENOUGH: Final = 0.4
+_ENOUGH: Final = 0.5
 
 #: A window that takes longer by less than this part tells nothing of the profiler; how near a replay comes.
 _NOTABLE: Final = 0.01
