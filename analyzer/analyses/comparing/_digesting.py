@@ -351,7 +351,7 @@ def _memory(view: _View) -> pl.DataFrame:
 def _findings(view: _View) -> pl.DataFrame:
     part, times, _ = sample_of(view.report)
     rows = [
-        (one.rule, one.brief.headline.format(*one.names), one.where or None, one.over(times).at_stake_ns)
+        (one.rule, one.brief.headline.format(*one.names), one.where or None, int(one.at_stake_ns * times))
         for one in ranked(part)
         if one.device == view.report.scope.device and one.rule not in ONE_TIME
     ]

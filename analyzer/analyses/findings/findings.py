@@ -19,7 +19,7 @@ from kanalyze.analyses.device._operations import exclusive_operations, operation
 from kanalyze.analyses.device._windows import busy_within, windows
 from kanalyze.analyses.findings import on_host, rules, say
 from kanalyze.analyses.findings.on_gpu import LIBRARY, REACHED, kernel_sums
-from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Rule, compiling, occupancy
+from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Rule, compiling, memory, occupancy
 from kanalyze.analyses.host._call_kinds import BY_DRIVER, JAX, interface, spoken, world
 from kanalyze.analyses.host._range_lines import has_shapes
 from kanalyze.analyses.host.engine_marks import engine_marks
@@ -37,6 +37,7 @@ from kanalyze.report import Report
 from kanalyze.units import percent
 
 with machinery.late():  # of reports with shapes of operators, and whose remedies are replayed
+    from kanalyze.analyses.findings.rules import laws
     from kanalyze.analyses.replay import _host_time, _network, _unprofiled, _whatif
     from kanalyze.analyses.work import work
 
@@ -179,8 +180,23 @@ def by_gain(report: Report) -> list[Finding]:
 
     Of a large report's steady part they are those of a sample, at the times of all.
     """
-    part, times, _ = sample_of(report)
-    return [one.over(times) for one in ordered(part, with_replays(part, ranked_with_samples(part)))]
+    part = sample_of(report).part
+    return ordered(report, of_all_iterations(report, with_replays(part, ranked_with_samples(part))))
+
+
+#: Findings on all iterations, also where causes are looked for in a sample: what is paid once, and what stands out.
+OF_ALL: Final = (*compiling.ONE_TIME, "slow-steps")
+
+
+def of_all_iterations(report: Report, of_sample: list[Finding]) -> list[Finding]:
+    """The findings on the sample of a report at the times of all iterations, with those that look at all of these."""
+    _, times, which = sample_of(report)
+    if not which:
+        return of_sample
+    own = [compiling.cold_start, memory.pinned_allocation]
+    own += [laws.slow_engine_steps] if engine_marks(report).height else []
+    more = with_replays(report, [one for one in _worth_saying(report, own) if one.rule in OF_ALL])
+    return [*(one.over(times, which) for one in of_sample if one.rule not in OF_ALL), *more]
 
 
 def ordered(report: Report, unsorted: list[Finding]) -> list[Finding]:

@@ -4,13 +4,16 @@ What looks at calls one by one, as causes and replays do, looks at these alone. 
 section 4, "Iterations".
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import polars as pl
 
+from kanalyze import intervals
 from kanalyze.analyses.iterations.phases import SteadyPart, steady_part
 from kanalyze.analyses.shared.analysis import once_per_report
+from kanalyze.columns import marked
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
 
@@ -21,8 +24,10 @@ _LARGE: Final = 1 << 17
 #: Of what varies, as lengths of texts, each kind has to come again for a CUDA graph of it to be worth its capture.
 _ITERATIONS: Final = 64
 _EVENTS: Final = range(1 << 15, 1 << 18)
-_FEWEST: Final = 16
+_FEWEST: Final = 8
 _COUNTED: Final = ("api", "op", "range", *DEVICE_KINDS)
+
+_LAUNCH: Final = ("process_id", "correlation_id")
 
 
 class Sample(NamedTuple):
@@ -38,7 +43,8 @@ class Cut:
     """A source without the events of other iterations than those of the sample; what comes before and after stays."""
 
     whole: Report
-    holes: tuple[tuple[int, int], ...]
+    before: tuple[int, int]
+    after: tuple[int, int]
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -46,14 +52,25 @@ class Cut:
         return self.whole.kinds
 
     def events(self, kind: str) -> pl.DataFrame:
-        """The events of one kind that do not start in the holes."""
-        start = pl.col("start_ns")
-        inside = [start.is_between(*hole, closed="left") for hole in self.holes]
-        return self.whole.kind(kind).filter(~pl.any_horizontal(inside))
+        """The events of one kind, with what reaches into the sample, and the calls that launched what is left."""
+        rows = self.whole.kind(kind)
+        ended = (self.before[1] >= intervals.END).fill_null(value=True)
+        cut = pl.col("start_ns").is_between(*self.before, closed="left") & ended
+        cut |= pl.col("start_ns").is_between(*self.after, closed="left")
+        if kind == "api":
+            left = pl.concat(self.events(work).select(_LAUNCH) for work in DEVICE_KINDS if work in self.kinds)
+            launches = rows.select(_LAUNCH).with_row_index("row").filter(rows.select(cut).to_series())
+            launches = launches.join(left.unique(), on=_LAUNCH, how="semi")
+            cut &= ~marked(rows.height, launches.get_column("row"))
+        return rows.filter(~cut)
 
     def table(self, name: str) -> pl.DataFrame:
         """One of the other tables, as it is: what joins it to events takes what it needs."""
         return self.whole.table(name)
+
+    def mapped(self, name: str, transform: Callable[[pl.DataFrame], pl.DataFrame]) -> pl.DataFrame:
+        """The parts of a table as they are."""
+        return self.whole.mapped(name, transform)
 
     def notes_of_read(self) -> pl.DataFrame:
         """The notes of the report."""
@@ -88,7 +105,7 @@ def _sample(view: Report) -> Sample | None:
         return None
     first, start, end = _stretch(steady, number)
     names = steady.run.get_column("window")
-    cut = everything.with_source(Cut(everything, ((low, start), (end, high))))
+    cut = everything.with_source(Cut(everything, (low, start), (end, high)))
     sides = replace(window, start_ns=start, end_ns=end, count=number)
     return Sample(
         cut.narrow(window=sides, device=view.scope.device, process=view.scope.process),

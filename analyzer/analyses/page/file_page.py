@@ -237,10 +237,11 @@ def _evidence(recorded: Report, rule: str, rules: set[str]) -> list[Summary]:
     steady = None if report.scope.window is not None else steady_part(report)
     views = [report] if steady is None else [report.narrow(window=steady.window), report]
     for view in views:
-        part, _, _ = sample_of(view)
+        part, _, which = sample_of(view)
         every = findings.by_gain(part)
-        if own := [one for one in every if one.rule == rule]:
-            return [_of(part, one) for one in own]
+        own = [one for one in every if one.rule == rule]
+        if own and not (which and rule in findings.OF_ALL):
+            return [_of(part, one.over(1, which) if which else one) for one in own]
         rules |= {one.rule for one in every}
     # what counters of ncu prove is told on the page of both
     ncu = recorded.whole.counted()

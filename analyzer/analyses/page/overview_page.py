@@ -15,6 +15,7 @@ from kanalyze.analyses.findings import _doubts, say
 from kanalyze.analyses.findings.findings import (
     EXPECTED,
     in_words,
+    of_all_iterations,
     ordered,
     ranked_with_samples,
     with_replays,
@@ -280,8 +281,8 @@ def _worth_doing(
 
     What gains less than a hundredth of the time is left out: modules and contexts are apart from it.
     """
-    (whole, often, which), main = sample_of(part.view), part.device
-    view = whole if part.steady is None else whole.narrow(device=main)  # every GPU where nothing repeats
+    (sample, _, which), main, whole = sample_of(part.view), part.device, device_times(tables)
+    view = sample if part.steady is None else sample.narrow(device=main)  # every GPU where nothing repeats
     if which:
         tables, _ = made({"ledger": partial(ledger, view), "hot_kernels": partial(hot_kernels, view)})
     times = device_times(tables)
@@ -289,9 +290,10 @@ def _worth_doing(
     findings = [one for one in findings if one.device == main and one.rule not in compiling.ONE_TIME]
     if beside is not None and main is not None and main in times and "hot_kernels" in tables:
         findings += proven(view, findings, tables["hot_kernels"], (main, times[main]), beside)
-    replayed = with_replays(whole, findings)
-    worth = [one for one in replayed if one.gain_ns >= _WORTH_DOING * times.get(one.device, 0)]
-    return [one.over(often) for one in ordered(whole, without_expected(worth))]
+    replayed = of_all_iterations(part.view, with_replays(sample, findings))
+    worth = [one for one in replayed if one.gain_ns >= _WORTH_DOING * whole.get(one.device, 0)]
+    own = [one for one in worth if one.device == main and one.rule not in compiling.ONE_TIME]
+    return ordered(part.view, without_expected(own))
 
 
 def device_times(tables: dict[str, pl.DataFrame]) -> dict[int, int]:

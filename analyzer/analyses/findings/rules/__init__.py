@@ -96,11 +96,12 @@ class Finding(NamedTuple):
         """Gain of its remedy by a replay: usual, least and most (ns)."""
         return self.replayed_ns, self.replayed_low_ns, self.replayed_high_ns
 
-    def over(self, times: float) -> "Finding":
-        """The finding on so many times as many iterations of the same kind."""
+    def over(self, times: float, which: str) -> "Finding":
+        """The finding on a sample of iterations (`which`) at the times of so many times as many."""
         gains = ("replayed_ns", "replayed_low_ns", "replayed_high_ns", "unmended_ns")
         more: dict[str, Any] = {name: int(ns * times) for name in gains if (ns := getattr(self, name)) is not None}
-        return self._replace(at_stake_ns=int(self.at_stake_ns * times), **more)
+        text = f"{self.text} Counts and longest times are those of {literal(which)}."
+        return self._replace(at_stake_ns=int(self.at_stake_ns * times), text=text, **more)
 
     @property
     def brief(self) -> "Finding":
