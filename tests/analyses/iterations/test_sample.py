@@ -1,5 +1,6 @@
 """The sample of a large steady part that causes and replays look at."""
 
+import polars as pl
 import pytest
 from hypothesis import given, strategies as st
 
@@ -10,7 +11,7 @@ from kanalyze.analyses.iterations.sample import sample_of
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.analyses.replay._unprofiled import hosts_of
 from kanalyze.renderers.page.overview import overview_page
-from support.build import call, report
+from support.build import call, kernel, launched, report
 from support.command import MLP, TRACE
 from support.real_reports import real_report
 from support.steps import in_turn, loop, ran
@@ -98,3 +99,46 @@ def test_of_real_programs_the_page_names_the_sample_and_keeps_its_times(path, mo
         texts
         == [f"what to do is told of {page.remarks['findings']}, which take as long as all do"][: bool(page.findings)]
     )
+
+
+def test_calls_that_launched_what_is_left_and_what_reaches_into_the_sample_stay():
+    def inside(at, *_):  # the host is a step ahead: the kernel runs in the next one
+        return [
+            *launched(at + 10, at + 20, kernel(at + 110, at + 180)),
+            call("cudaStreamSynchronize", at + 30, at + 95),
+        ]
+
+    _, view = steady_view(report(in_turn([100] * 60, inside)))
+    part = sample_of(view).part
+    assert sample_of(view).which
+    calls = set(part.kind("api").get_column("correlation_id").drop_nulls())
+    recorded = set(view.kind("api").get_column("correlation_id").drop_nulls())
+    assert {*part.kind("kernel").get_column("correlation_id")} & recorded <= calls
+    low, high = part.scope.sides
+    for kind in ("api", "kernel", "range"):
+        every, left = (of.kind(kind).select("event_id", "start_ns", "dur_ns") for of in (view, part))
+        within = every.filter(pl.col("start_ns") < high, pl.col("start_ns") + pl.col("dur_ns") > low)
+        assert {*within.get_column("event_id")} <= {*left.get_column("event_id")}
+        assert left.get_column("event_id").is_in(every.get_column("event_id").implode()).all()
+
+
+@pytest.mark.parametrize("step", [5, 90])
+def test_what_is_paid_once_is_told_once(step, monkeypatch):
+    def inside(at, place, _):
+        load = [call("cuModuleLoadData", at + 30_000, at + 60_000)] if place == step else []
+        return [*ran(at, 5_000, 20_000), *load]
+
+    def loading():
+        _, view = steady_view(report(in_turn([100_000] * 120, inside)))
+        return [(one.at_stake_ns, one.text) for one in by_gain(view) if one.rule == "module-loading"]
+
+    of_sample = loading()
+    monkeypatch.setattr(sample, "_LARGE", 1 << 20)
+    assert of_sample == loading() != []
+
+
+def test_tables_that_are_read_in_parts_stay_so():
+    view = steady_view(real_report(MLP))[1]
+    part = sample_of(view).part
+    counted = part.mapped("cpu_samples", lambda rows: rows.select(pl.len()))
+    assert counted.sum().item() == view.table("cpu_samples").height
