@@ -484,3 +484,36 @@ class Report:
         if wrong is not None:
             raise DamagedReportError.at(self.meta.path, f"the table {table.name}", f"{wrong}, more than any report has")
         return frame
+
+
+class Derived:
+    """A source of what another report has; those that derive from it give some of that anew."""
+
+    def __init__(self, whole: Report) -> None:
+        """Takes that report."""
+        self.whole = whole
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of events that were recorded."""
+        return self.whole.kinds
+
+    def events(self, kind: str) -> pl.DataFrame:
+        """The events of one kind."""
+        return self.whole.kind(kind)
+
+    def table(self, name: str) -> pl.DataFrame:
+        """One of the other tables."""
+        return self.whole.table(name)
+
+    def mapped(self, name: str, transform: Callable[[pl.DataFrame], pl.DataFrame]) -> pl.DataFrame:
+        """The parts of a table, mapped by `transform`; see :class:`kanalyze.schema.PartedSource`."""
+        return self.whole.mapped(name, transform)
+
+    def notes_of_read(self) -> pl.DataFrame:
+        """The notes of the report."""
+        return self.whole.notes_of_read()
+
+    def close(self) -> object:
+        """Close the report's own source."""
+        return self.whole.source.close()

@@ -287,8 +287,6 @@ def calls_within(report: Report, spans: pl.DataFrame) -> pl.Series:
 
     Spans of a thread do not overlap.
     """
-    if spans.is_empty():
-        return pl.Series("row", dtype=pl.UInt32)
     calls, sides = report.kind("api").select(*THREAD, at="start_ns").with_row_index("row"), spans.select("start", "end")
     calls = calls.filter(pl.col("at").is_between(sides.min().item(0, "start"), sides.max().item(0, "end")))
     return calls.filter(span_of(calls.drop("row"), spans.select(*THREAD, "start", "end")).is_not_null())["row"]

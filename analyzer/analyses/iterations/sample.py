@@ -4,8 +4,7 @@ What looks at calls one by one, as causes and replays do, looks at these alone. 
 section 4, "Iterations".
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import polars as pl
@@ -15,7 +14,7 @@ from kanalyze.analyses.iterations.phases import SteadyPart, steady_part
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.columns import marked
 from kanalyze.model import DEVICE_KINDS
-from kanalyze.report import Report
+from kanalyze.report import Derived, Report
 
 #: A steady part with more events, and of twice as many iterations as a sample at the least, has one.
 _LARGE: Final = 1 << 17
@@ -38,47 +37,27 @@ class Sample(NamedTuple):
     which: str = ""
 
 
-@dataclass(frozen=True)
-class Cut:
-    """A source without the events of other iterations than those of the sample; what comes before and after stays."""
+class Cut(Derived):
+    """A source without other iterations than those of the sample, `before` and `after` it; all else stays."""
 
-    whole: Report
-    before: tuple[int, int]
-    after: tuple[int, int]
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds of events that were recorded."""
-        return self.whole.kinds
+    def __init__(self, whole: Report, before: tuple[int, int], after: tuple[int, int]) -> None:
+        """Takes the whole report, and from when to when the iterations are that are cut."""
+        super().__init__(whole)
+        self._before, self._after = before, after
 
     def events(self, kind: str) -> pl.DataFrame:
         """The events of one kind, with what reaches into the sample, and the calls that launched what is left."""
         rows = self.whole.kind(kind)
-        ended = (self.before[1] >= intervals.END).fill_null(value=True)
-        cut = pl.col("start_ns").is_between(*self.before, closed="left") & ended
-        cut |= pl.col("start_ns").is_between(*self.after, closed="left")
+        ended = (self._before[1] >= intervals.END).fill_null(value=True)
+        cut = pl.col("start_ns").is_between(*self._before, closed="left") & ended
+        cut |= pl.col("start_ns").is_between(*self._after, closed="left")
         if kind == "api":
-            left = pl.concat(self.events(work).select(_LAUNCH) for work in DEVICE_KINDS if work in self.kinds)
-            launches = rows.select(_LAUNCH).with_row_index("row").filter(rows.select(cut).to_series())
-            launches = launches.join(left.unique(), on=_LAUNCH, how="semi")
+            left = pl.concat(self.events(work).select(_LAUNCH) for work in DEVICE_KINDS if work in self.kinds).unique()
+            ids = left.get_column("correlation_id")
+            near = cut & pl.col("correlation_id").is_between(ids.min(), ids.max())
+            launches = rows.with_row_index("row").filter(near).join(left, on=_LAUNCH, how="semi")
             cut &= ~marked(rows.height, launches.get_column("row"))
         return rows.filter(~cut)
-
-    def table(self, name: str) -> pl.DataFrame:
-        """One of the other tables, as it is: what joins it to events takes what it needs."""
-        return self.whole.table(name)
-
-    def mapped(self, name: str, transform: Callable[[pl.DataFrame], pl.DataFrame]) -> pl.DataFrame:
-        """The parts of a table as they are."""
-        return self.whole.mapped(name, transform)
-
-    def notes_of_read(self) -> pl.DataFrame:
-        """The notes of the report."""
-        return self.whole.notes_of_read()
-
-    def close(self) -> object:
-        """Close the report's own source."""
-        return self.whole.source.close()
 
 
 def sample_of(view: Report) -> Sample:

@@ -145,22 +145,9 @@ _STEP: Final = "ProfilerStep#"
 def host_tree(report: Report) -> HostTree:
     """The call tree of all host events of the processes in scope, at any time.
 
-    `linked` marks calls made inside an operator. Asynchronous events are in no tree. Where there are ranges alone,
-    nobody asks for calls: only those are in it that may change how ranges nest, by reaching over the end of one, or in
-    one that begins with another of its name.
+    `linked` marks calls made inside an operator. Asynchronous events are in no tree.
     """
-    events = framework_events(report)
-    if _has_operators(report):
-        return tree_of(events, _calls(report))
-    line = events.select(*THREAD, "name", "start", "end").sort(*THREAD, "start", "end", descending=[*[False] * 3, True])
-    alike = [pl.col(key).eq_missing(pl.col(key).shift(-1)) for key in (*THREAD, "name")]
-    doubled = pl.all_horizontal(*alike, pl.col("start").shift(-1) < pl.col("end"))
-    spans = line.select(pl.when(doubled).then("start").otherwise("end").alias("start"), "end")
-    return tree_of(events, home_calls(report, spans))
-
-
-def _has_operators(report: Report) -> bool:
-    return not {"op", "python"}.isdisjoint(report.kinds)
+    return tree_of(framework_events(report), _calls(report))
 
 
 @once_per_process
@@ -170,7 +157,7 @@ def operator_tree(report: Report) -> HostTree:
     torch 2.13 includes Python functions in that table if stacks were recorded, and subtracts their time from the events
     around them; earlier versions do not.
     """
-    if report.kind("python").is_empty() and _has_operators(report):
+    if report.kind("python").is_empty():
         return host_tree(report)
     return tree_of(framework_events(report, ("op",)), _calls(report))
 
@@ -204,7 +191,7 @@ def call_makers(report: Report) -> pl.DataFrame:
     calls = report.kind("api")
     makers = calls.select("event_id", maker_id="parent_id")
     parent_ids = (report.kind(kind).get_column("parent_id") for kind in ("api", *DEVICE_KINDS))
-    if report.kind("op").is_empty() or calls.is_empty() or any(ids.is_not_null().any() for ids in parent_ids):
+    if calls.is_empty() or any(ids.is_not_null().any() for ids in parent_ids):
         return makers
     tree = tree_of(framework_events(report, ("op",)))
     around = tree.innermost(calls.select(*THREAD, at="start_ns"), tree.of_kinds("op"))
@@ -246,13 +233,10 @@ def _calls(report: Report) -> pl.DataFrame:
     return pl.concat([in_operators.with_columns(thread, linked=pl.lit(value=True)).select(free.columns), free])
 
 
-def home_calls(report: Report, spans: pl.DataFrame | None = None) -> pl.DataFrame:
-    """CUDA calls outside of operators, and overhead, on the home thread of their process; calls that touch `spans`."""
-    calls, free = _part(report, "api"), call_makers(report).get_column("maker_id").is_null()
-    if spans is not None:
-        begun = spans.get_column("start").sort().search_sorted(calls.get_column("end"), side="right")
-        free &= begun > spans.get_column("end").sort().search_sorted(calls.get_column("start"), side="left")
-    calls = pl.concat([calls.filter(free), _part(report, "overhead")])
+def home_calls(report: Report) -> pl.DataFrame:
+    """CUDA calls outside of operators, and overhead, on the home thread of their process."""
+    free = call_makers(report).get_column("maker_id").is_null()
+    calls = pl.concat([_part(report, "api").filter(free), _part(report, "overhead")])
     homes = _homes(report)
     if homes.height == 1:  # overhead may lack a process
         calls = calls.with_columns(process_id=pl.lit(homes.item(0, "process_id"), dtype=pl.Int64))

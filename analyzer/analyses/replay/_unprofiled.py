@@ -4,7 +4,7 @@ Definitions: docs/definitions.md, section 4, "Without a profiler", and section 1
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
@@ -35,7 +35,7 @@ from kanalyze.analyses.replay._host_time import (
 )
 from kanalyze.analyses.replay._network import Changed, Network, as_recorded, call_times, network, point_values, replayed
 from kanalyze.analyses.shared import analysis, threads
-from kanalyze.report import BareRun, Report
+from kanalyze.report import BareRun, Derived, Report
 from kanalyze.units import percent, shortened, time, times
 from kanalyze.window import Window
 
@@ -451,7 +451,7 @@ def _clocks(net: Network, times: pl.Series, points: pl.Series) -> _Clocks:
     return {key: Clock(*part.select("recorded", "new")) for key, part in threads.by_thread(line).items()}
 
 
-class Moved:
+class Moved(Derived):
     """A source whose events and samples are at other times, with what may be left of the host's time as it is here."""
 
     def __init__(self, report: Report, starts: pl.DataFrame, clocks: _Clocks, host: Unslowed) -> None:
@@ -459,27 +459,23 @@ class Moved:
 
         With the operations that were replayed, as of :func:`_starts`, and the clock of each thread with calls.
         """
-        self._report, self._starts, self._clocks, usual = report, starts, clocks, host.usual
+        super().__init__(report)
+        self._starts, self._clocks, usual = starts, clocks, host.usual
         by_size = sorted(clocks.items(), key=lambda item: len(item[1].recorded), reverse=True)
         self._main = by_size[0][1] if by_size else Clock(*2 * (pl.Series(dtype=pl.Int64),))
         self._of_process = {process: clock for (process, _), clock in reversed(by_size)}
         self.host = Unslowed(*(one._replace(kept=one.kept / usual.kept, far=one.far / usual.far) for one in host))
 
-    @property
-    def kinds(self) -> Iterable[str]:
-        """The kinds of events that were recorded."""
-        return self._report.kinds
-
     def events(self, kind: str) -> pl.DataFrame:
         """The events of one kind, sorted as they were; the profiler's own work takes no time."""
-        rows = self._report.kind(kind)
+        rows = self.whole.kind(kind)
         if kind == "overhead":
             return self._spans(rows).with_columns(dur_ns=pl.when(_changes.IS_LOADING).then("dur_ns").otherwise(0))
         return self._of_device(rows) if kind in model.DEVICE_KINDS else self._spans(rows)
 
     def table(self, name: str) -> pl.DataFrame:
         """One of the other tables."""
-        rows = self._report.table(name)
+        rows = self.whole.table(name)
         if name == model.EVENTS.name or rows.is_empty():
             return rows
         if "start_ns" in rows.columns:
@@ -491,6 +487,10 @@ class Moved:
         placed = {"captured_ns": capturing}  # the time of a capture is of the thread that made it
         moved = (self._of_host(placed.get(column, rows), column).alias(column) for column in instants)
         return rows.with_columns(moved)
+
+    def mapped(self, name: str, transform: Callable[[pl.DataFrame], pl.DataFrame]) -> pl.DataFrame:
+        """A table, mapped by `transform`."""
+        return transform(self.table(name))
 
     def _spans(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Rows with start_ns and dur_ns, at both moved sides."""
@@ -517,14 +517,6 @@ class Moved:
         moved, until = joined.get_column(_MOVED), joined.get_column(_UNTIL)
         starts = moved.zip_with(moved.is_not_null(), self._of_host(rows, "start_ns"))
         return rows.with_columns(start_ns=starts, dur_ns=pl.coalesce(until - starts, "dur_ns"))
-
-    def notes_of_read(self) -> pl.DataFrame:
-        """The notes of the report."""
-        return self._report.notes_of_read()
-
-    def close(self) -> object:
-        """Close the report's own source."""
-        return self._report.source.close()
 
 
 # A window without its profiler: as usual, at the least and at the most that is known of the host's time.

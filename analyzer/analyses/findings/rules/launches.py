@@ -133,8 +133,6 @@ def _cut_all_over(report: Report) -> bool:
 def timed_kernels(report: Report) -> Findings:
     """One finding per device with kernels that are timed after a fill of the cache, on all of them together."""
     begun = timed_runs(report).select("process_id", run="start", until="end")
-    if begun.is_empty():
-        return
     work = _operations.exclusive_operations(report, "call_start").drop_nulls("call_start")
     line = nearest(work, begun, ("call_start", "run"), ["process_id"]).filter(pl.col("call_start") < pl.col("until"))
     line = line.with_columns(fill=pl.col("call_start") == pl.col("run"))

@@ -28,7 +28,6 @@ from kanalyze.report import Batches, Report
 # Decompositions of matrices of which a program needs less: inverses that are multiplied at once, long SVDs.
 
 _INVERTS: Final = r"^aten::(?:linalg_pinv|linalg_inv|linalg_inv_ex|inverse|pinverse)$"
-_SPLITS: Final = r"^aten::(?:linalg_svd|svd)$"
 _FACTORS: Final = r"^aten::(?:matmul|mm|mv|bmm|addmm|addmv|einsum|linear|dot)$"
 _COPIES: Final = r"^aten::(?:clone|contiguous|conj_physical|resolve_conj)$"  # may stand before the product
 _LEAST: Final = 64  # the least side of a matrix: an LU solves small ones in no less time than it inverts them
@@ -42,8 +41,6 @@ def decompositions(report: Report) -> Findings:
     height, width = (on_host.side(0, at) for at in _MATRIX)
     shorter, longer = pl.min_horizontal(height, width), pl.max_horizontal(height, width)
     every = on_host.working(report).filter(~pl.col("name").str.contains(_COPIES))
-    if not every.get_column("name").str.contains(rf"{_INVERTS}|{_SPLITS}").any():
-        return
     every = every.with_columns(after=pl.col("name").shift(-1).over(THREAD), shorter=shorter, longer=longer)
     large = pl.col("shorter") >= _LEAST
     square = (pl.col("shorter") == pl.col("longer")) & (pl.col("longer") > 1)
@@ -58,7 +55,7 @@ def decompositions(report: Report) -> Findings:
     # by an SVD, or eigenvalues, of each matrix
     small = multiplied.filter(~large & pl.col("name").str.contains(r"^aten::(?:linalg_pinv|pinverse)$"))
     long = large & (pl.col("longer") >= 8 * pl.col("shorter"))
-    split = every.filter(long & pl.col("name").str.contains(_SPLITS))
+    split = every.filter(long & pl.col("name").str.contains(r"^aten::(?:linalg_svd|svd)$"))
     for words, which, left in (
         ("decompositions", multiplied.filter(large), None),
         ("decompositions: small", small, 0.1),  # what is left by an LU
@@ -421,8 +418,6 @@ def history_again(report: Report) -> Findings:
         return
     every = on_host.working(report)
     joins = every.filter(pl.col("input_values").cast(pl.String) == '["", "0"]', name="aten::cat")
-    if joins.is_empty():
-        return
     given = on_host.each_input(every)
     lists = given.join(joins, on="row", how="semi").sort("row").group_by("row", *THREAD, maintain_order=True)
     cats = lists.agg(pl.len(), piece=pl.col("sides").first(), length=pl.col("sides").list.first().sum())

@@ -226,12 +226,10 @@ def no_tf32(report: Report) -> Findings:
 
 def _of_solvers(kernels: pl.DataFrame) -> pl.Series:
     """Rows of products of a solver, whose type no option sets: by their operator, or between other kernels of it."""
-    kernels = on_gpu.with_decoded(kernels, solves=FAMILY == "linalg", product=FAMILY == "gemm")
-    stream, others = ["process_id", "device", "context_id", "stream"], pl.when(~pl.col("product")).then("solves")
-    between = pl.lit(value=False)
-    if kernels.get_column("solves").any():
-        kernels = kernels.sort(*stream, "start")
-        between = others.forward_fill().over(stream) & others.backward_fill().over(stream)
+    stream = ["process_id", "device", "context_id", "stream"]
+    kernels = on_gpu.with_decoded(kernels.sort(*stream, "start"), solves=FAMILY == "linalg", product=FAMILY == "gemm")
+    others = pl.when(~pl.col("product")).then("solves")
+    between = others.forward_fill().over(stream) & others.backward_fill().over(stream)
     of_solver = pl.col("outer").str.contains(r"^aten::_?(?:linalg_|lu_|cholesky|triangular_solve|inverse)")
     return kernels.filter(pl.col("product") & of_solver.fill_null(between)).get_column("row")
 

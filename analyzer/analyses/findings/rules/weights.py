@@ -183,7 +183,7 @@ _MADE: Final = ("row", *SPAN, "input_shapes", "input_values", "call", "place")
 def coalesced_again(report: Report) -> Findings:
     """One finding per device on square sparse tensors of one size that the program puts in order again in a pass."""
     passes, square = say.per_iteration(report).iterations or 0, side(0, 0) == side(0, 1)
-    calls = on_host.working(report).filter(pl.col("name").is_in(on_host.COALESCING)).filter(square)
+    calls = on_host.working(report).filter(pl.col("name").is_in(on_host.COALESCING), square)
     if not passes or calls.height < 2 * passes:  # a matrix that is new is put in order once
         return
     # of as many entries before and after: by the shapes of all that the operators within take
@@ -322,8 +322,7 @@ def _past_reset(report: Report) -> pl.DataFrame:
     if updated.is_empty() or zeroed.height or outermost(nodes).height < nodes.height:
         return nodes.clear()
     given = every.filter(name == on_host.ACCUMULATES).select("parent", "row")
-    inner = every.filter(pl.col("parent").is_in(given.get_column("row").implode()))
-    inner = inner.group_by(row="parent").agg(adds=(name == "aten::add_").all())
+    inner = every.group_by(row="parent").agg(adds=(name == "aten::add_").all())
     given = given.join(inner, on="row", how="left").select(row="parent", adds=pl.col("adds").fill_null(value=False))
     # a thread runs nothing else during its call: the last operator before a node is that of the call
     begun = own.select("process_id", begun="start", call="row", by="name")
@@ -389,15 +388,13 @@ def _tables(report: Report) -> pl.DataFrame:
     `taken` is the part of the rows that have an index in a step of the optimizer, at most: null for what is no table of
     embeddings, or is the weight of a layer as well.
     """
-    every = on_host.operators(report)
+    every = on_host.operators(report).with_columns(sides=sides(pl.col("input_shapes")), values=elements())
     name, steps = pl.col("name"), on_host.updated(report).height
     backward = every.filter(name.str.contains(_DENSE)).select(since="row", until="stop", indices=elements(1))
-    own = every.filter(name.is_in(["aten::zero_", on_host.ACCUMULATES]))
-    own = own.with_columns(sides=sides(pl.col("input_shapes")), values=elements())
-    fills = nearest(own.filter(name == "aten::zero_"), backward, ("row", "since"))
+    fills = nearest(every.filter(name == "aten::zero_"), backward, ("row", "since"))
     fills = fills.filter(pl.col("row") < pl.col("until"))
     fills = fills.group_by("sides").agg(filled=pl.col("values").sum(), indices=pl.col("indices").sum())
-    sums = own.filter(name == on_host.ACCUMULATES).group_by("sides").agg(summed=pl.col("values").sum())
+    sums = every.filter(name == on_host.ACCUMULATES).group_by("sides").agg(summed=pl.col("values").sum())
     shapes = sums.drop_nulls().join(fills.drop_nulls(), on="sides", how="full", coalesce=True)
     products = every.filter(name.str.contains(on_host.MULTIPLIES))
     factors = pl.concat(products.select(sides=sides(pl.col("input_shapes"), at)) for at in range(3))
