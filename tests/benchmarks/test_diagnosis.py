@@ -194,8 +194,10 @@ CAPTURES = FOLDER / "captures"
 
 #: What was reached on the stored captures; the bars are in score.py. What gets better is to be written here, and of
 #: programs that were unseen until they were stored, what they made worse: three of them place, gains and interval.
+#: Half of the host's time to be left near events, which a long program bore out, took one of 119 out of 15 %, and
+#: brought one into its interval.
 REACHED = {
-    "first": 0.99, "among_three": 0.99, "place": 0.92, "gain": 0.65, "of_step": 0.79, "interval_of_step": 0.86,
+    "first": 0.99, "among_three": 0.99, "place": 0.92, "gain": 0.65, "of_step": 0.78, "interval_of_step": 0.87,
     "silent": 1.0,
 }  # fmt: skip
 LARGEST_CLAIM = 0.02

@@ -70,13 +70,21 @@ def sample_of(view: Report) -> Sample:
 
 @once_per_report
 def _sample(view: Report) -> Sample | None:
-    window = view.scope.window
-    steady = steady_part(view.whole) if window is not None and window.count else None
-    if window is None or steady is None or window != steady.window:
+    window, whole = view.scope.window, view.whole
+    steady = steady_part(whole) if window is not None and window.count else None
+    if steady is None or window != steady.window or (sample := _of_whole(whole)) is None:
+        return None
+    return sample._replace(part=sample.part.narrow(device=view.scope.device))
+
+
+@once_per_report
+def _of_whole(whole: Report) -> Sample | None:
+    """The sample of the steady part of a whole report, shared by all views of that; None where that is small."""
+    steady, everything = steady_part(whole), whole.everywhere
+    if steady is None:
         return None
     low, high = steady.span
-    everything = view.everywhere
-    starts = everything.of_kinds([kind for kind in _COUNTED if kind in view.kinds], "start_ns").to_series()
+    starts = everything.of_kinds([kind for kind in _COUNTED if kind in whole.kinds], "start_ns").to_series()
     events = int(starts.is_between(low, high, closed="left").sum())
     least, most = (many * steady.number // max(events, 1) for many in (_EVENTS.start, _EVENTS.stop))
     number = max(min(max(_ITERATIONS, least), most), _FEWEST)
@@ -85,9 +93,9 @@ def _sample(view: Report) -> Sample | None:
     first, start, end = _stretch(steady, number)
     names = steady.run.get_column("window")
     cut = everything.with_source(Cut(everything, (low, start), (end, high)))
-    sides = replace(window, start_ns=start, end_ns=end, count=number)
+    sides = replace(steady.window, start_ns=start, end_ns=end, count=number)
     return Sample(
-        cut.narrow(window=sides, device=view.scope.device, process=view.scope.process),
+        cut.narrow(window=sides, process=whole.scope.process),
         steady.number / number,
         f"{names[first]} to {names[first + number - 1]}, {number:,} of {steady.number:,}",
     )

@@ -220,8 +220,8 @@ def _following(launching: pl.DataFrame) -> pl.DataFrame:
 
 def _copied_bytes(report: Report, line: pl.DataFrame, types: str) -> pl.Series:
     """What the CPU's copies of such input types in operators of `line` write, where types are known; 1 for no shape."""
-    copies = on_host.operators(report).filter(~pl.col("called"), name="aten::copy_")
-    copies = copies.filter(pl.col("input_types").cast(pl.String).str.contains(types))
+    such = (pl.col("name") == "aten::copy_") & pl.col("input_types").cast(pl.String).str.contains(types)
+    copies = on_host.operators(report).filter(such, ~pl.col("called"))
     written = copies.select(4 * on_host.elements()).to_series().fill_null(1)
     before = pl.concat([pl.Series([0.0]), written.cum_sum()])
     first, stop = (copies.get_column("row").search_sorted(line.get_column(side)) for side in ("row", "stop"))
@@ -348,11 +348,9 @@ def _are_named(report: Report, spans: pl.DataFrame) -> pl.Series:
     ranges = ranges.filter(~(pl.col("open") | pl.col("range").is_in(others))).select(SPAN)
     if ranges.is_empty():
         return pl.repeat(value=False, n=spans.height, eager=True).alias("named")
-    for kind in ("api", "op"):
-        calls = report.kind(kind).select(*THREAD, at="start_ns")
-        ends = pl.col("at").fill_null(intervals.AFTER_ALL) >= pl.col("end")
-        ranges = nearest(ranges, calls, ("start", "at"), THREAD, "after").filter(ends).drop("at")
-    quiet = by_thread(ranges)
+    calls = pl.concat(report.kind(kind).select(*THREAD, at="start_ns") for kind in ("api", "op")).sort("at")
+    ends = pl.col("at").fill_null(intervals.AFTER_ALL) >= pl.col("end")
+    quiet = by_thread(nearest(ranges, calls, ("start", "at"), THREAD, "after").filter(ends))
 
     def named_ns(key: tuple[int, ...], part: pl.DataFrame) -> pl.Series:
         return intervals.covered(part, intervals.union(line_of(quiet, (key[0], key[1]))))

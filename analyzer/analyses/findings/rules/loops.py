@@ -8,7 +8,7 @@ from typing import Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, with_facts
+from kanalyze.analyses.device._operations import SHAPE, exclusive_operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import on_gpu, on_host, rules, say
 from kanalyze.analyses.host._call_kinds import PYTORCH
@@ -411,20 +411,18 @@ def small_batches(report: Report) -> rules.Findings:
     """At most one finding per device, in a window of iterations of a program of PyTorch."""
     if not (iterations := say.per_iteration(report).iterations):
         return
+    work = exclusive_operations(report, *SHAPE, "call_start", "thread_id").filter(pl.col("kind") == "kernel")
     for device, low, high in windows(report).iter_rows():
-        host = bucket_sums(report).filter(device=device, bucket="host")
+        line = work.filter(device=device).drop_nulls("call_start").sort("call_start")
+        line = on_host.filling(report, line.with_columns(token=pl.struct("name", *SHAPE).hash()))
+        ran, host = statistics.total(line, "exclusive_ns"), bucket_sums(report).filter(device=device, bucket="host")
         # most idle time in the host's own code is in short stretches, between launches
-        if 2 * host_time(report)[device].short_ns < statistics.total(host, "ns"):
-            continue
-        kernels = exclusive_operations(report).filter(device=device, kind="kernel")
-        line = with_facts(report, kernels, *SHAPE, "call_start", "thread_id").drop_nulls("call_start")
-        line = line.sort("call_start").with_columns(token=pl.struct("name", *SHAPE).hash())
-        line, ran = on_host.filling(report, line), statistics.total(line, "exclusive_ns")
+        hurries = 2 * host_time(report)[device].short_ns >= statistics.total(host, "ns")
         counts = line.group_by("token").agg(pl.len(), pl.col("layer", "name").first(), ns=pl.col("exclusive_ns").sum())
         layers = counts.filter("layer").sort("len", "token")
         # most time of kernels is in those of fewer blocks than there are SMs, and layers leave room, too
         empty = statistics.total(line.filter(pl.col("part") < 1), "exclusive_ns") >= 0.5 * ran
-        if 2 * ran > high - low or layers.is_empty() or not empty:
+        if 2 * ran > high - low or layers.is_empty() or not (empty and hurries):
             continue
         names = counts.get_column("name").cast(pl.String)
         updates = names.filter(names.str.contains(on_host.UPDATES))

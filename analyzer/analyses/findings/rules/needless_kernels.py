@@ -354,8 +354,6 @@ _CHECKPOINTS: Final = r"""^[^#'"]*(?:^|[^.\w]|\bcheckpoint\.)checkpoint(?:_seque
 @Rule.of(PYTORCH)
 def recomputation(report: Report) -> Findings:
     """One finding per device that runs layers again within backward, by the operators there."""
-    if not on_gpu.launching_operators(report).get_column("again").any():
-        return
     line = on_gpu.stream_lines(report, *(device.device for device in on_gpu.kernel_sums(report)))
     line = on_gpu.with_operators(report, line)
     line = line.with_columns(run=pl.struct("line", "node").rle_id(), place=pl.int_range(pl.len()))
