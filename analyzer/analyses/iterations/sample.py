@@ -12,7 +12,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.iterations.phases import SteadyPart, steady_part
 from kanalyze.analyses.shared.analysis import once_per_report
-from kanalyze.columns import marked
+from kanalyze.columns import rows_at
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Derived, Report
 
@@ -49,14 +49,14 @@ class Cut(Derived):
         """The events of one kind, with what reaches into the sample, and the calls that launched what is left."""
         rows = self.whole.kind(kind)
         ended = (self._before[1] >= intervals.END).fill_null(value=True)
-        cut = pl.col("start_ns").is_between(*self._before, closed="left") & ended
-        cut |= pl.col("start_ns").is_between(*self._after, closed="left")
+        before, after = (pl.col("start_ns").is_between(*hole, closed="left") for hole in (self._before, self._after))
+        cut = rows.select(cut=(before & ended) | after).to_series()
         if kind == "api":
             left = pl.concat(self.events(work).select(_LAUNCH) for work in DEVICE_KINDS if work in self.kinds).unique()
-            ids = left.get_column("correlation_id")
-            near = cut & pl.col("correlation_id").is_between(ids.min(), ids.max())
-            launches = rows.with_row_index("row").filter(near).join(left, on=_LAUNCH, how="semi")
-            cut &= ~marked(rows.height, launches.get_column("row"))
+            ids, numbers = left.get_column("correlation_id"), rows.get_column("correlation_id")
+            at = (cut & numbers.is_between(ids.min(), ids.max())).arg_true().alias("at")
+            launches = rows_at(rows.select(_LAUNCH), at).with_columns(at).join(left, on=_LAUNCH, how="semi")
+            cut = cut.scatter(launches.get_column("at"), values=False)
         return rows.filter(~cut)
 
 
