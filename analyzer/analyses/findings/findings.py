@@ -180,19 +180,19 @@ def by_gain(report: Report) -> list[Finding]:
     Of a large report's steady part they are those of a sample, at the times of all.
     """
     part = sample_of(report).part
-    return ordered(report, of_all_iterations(report, with_replays(part, ranked_with_samples(part))))
+    return ordered(report, of_all_iterations(report, with_replays(part, ranked_with_samples(part)), once=True))
 
 
 #: Findings on all iterations, also where causes are looked for in a sample: what is paid once, and what stands out.
 OF_ALL: Final = (*compiling.ONE_TIME, "slow-steps")
 
 
-def of_all_iterations(report: Report, of_sample: list[Finding]) -> list[Finding]:
-    """The findings on the sample of a report at the times of all iterations, with those that look at all of these."""
+def of_all_iterations(report: Report, of_sample: list[Finding], *, once: bool) -> list[Finding]:
+    """The findings on a sample at the times of all iterations, and on all: with `once` on what is paid once, too."""
     _, times, which = sample_of(report)
     if not which:
         return of_sample
-    own = [compiling.cold_start, memory.pinned_allocation]
+    own = [compiling.cold_start, memory.pinned_allocation] if once else []
     own += [laws.slow_engine_steps] if engine_marks(report).height else []
     more = with_replays(report, [one for one in _worth_saying(report, own) if one.rule in OF_ALL])
     return [*(one.over(times, which) for one in of_sample if one.rule not in OF_ALL), *more]

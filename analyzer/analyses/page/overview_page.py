@@ -290,10 +290,9 @@ def _worth_doing(
     findings = [one for one in findings if one.device == main and one.rule not in compiling.ONE_TIME]
     if beside is not None and main is not None and main in times and "hot_kernels" in tables:
         findings += proven(view, findings, tables["hot_kernels"], (main, times[main]), beside)
-    replayed = of_all_iterations(part.view, with_replays(sample, findings))
+    replayed = of_all_iterations(part.view, with_replays(sample, findings), once=False)
     worth = [one for one in replayed if one.gain_ns >= _WORTH_DOING * whole.get(one.device, 0)]
-    own = [one for one in worth if one.device == main and one.rule not in compiling.ONE_TIME]
-    return ordered(part.view, without_expected(own))
+    return ordered(part.view, without_expected([one for one in worth if one.device == main]))
 
 
 def device_times(tables: dict[str, pl.DataFrame]) -> dict[int, int]:
