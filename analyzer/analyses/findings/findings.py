@@ -409,8 +409,8 @@ def with_replays(report: Report, candidates: Sequence[Finding]) -> list[Finding]
 
     Where specific ones gain less together than one by one, none is told of more than it gains on top of those that gain
     more; no general one of more than on top of all specific ones, and none that others claim a part of, on top of those
-    whose time is their own. None is replayed of a report with more than
-    :data:`_MOST_REPLAYED` operations and calls.
+    whose time is their own. None is replayed of more operations and calls than
+    :data:`_MOST_REPLAYED`.
     """
     least = least_worth_saying(report)
     replayable = operations(report).height + report.kind("api").height <= _MOST_REPLAYED

@@ -115,8 +115,10 @@ def _loops(report: Report) -> pl.DataFrame:
     rest = line = on_gpu.by_stream(work.select(*_OF_LOOPS, kernel=kernel))
     periods = range(1, (_OF_ARRAYS if arrays else _OF_ITEMS) + 1)
     for period, keys in (*((period, alike) for period in periods), (1, ("name",))):
-        if (in_a_row := _of_period(rest, period, keys)).height:
-            rest = rest.join(in_a_row.select("row"), on="row", how="anti", maintain_order="left")
+        in_a_row = _of_period(rest, period, keys)
+        if in_a_row.is_empty():
+            continue
+        rest = rest.join(in_a_row.select("row"), on="row", how="anti", maintain_order="left")
         for _, own in _launched(report, in_a_row).group_by("run", maintain_order=True):
             if (keys == alike and _is_loop(report, line, own)) or (period == 1 and _is_ragged(report, own)):
                 loops.append(own.with_columns(run=pl.lit(len(loops), pl.UInt32)))

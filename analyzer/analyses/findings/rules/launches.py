@@ -132,8 +132,8 @@ def _cut_all_over(report: Report) -> bool:
 @Rule
 def timed_kernels(report: Report) -> Findings:
     """One finding per device with kernels that are timed after a fill of the cache, on all of them together."""
-    begun = timed_runs(report).select("process_id", run="start", until="end")
     work = _operations.exclusive_operations(report, "call_start").drop_nulls("call_start")
+    begun = timed_runs(report).select("process_id", run="start", until="end")
     line = nearest(work, begun, ("call_start", "run"), ["process_id"]).filter(pl.col("call_start") < pl.col("until"))
     line = line.with_columns(fill=pl.col("call_start") == pl.col("run"))
     for device, own in say.by_device(line.sort("device")):

@@ -417,10 +417,10 @@ def history_again(report: Report) -> Findings:
     if not on_host.names_most(report):
         return
     every = on_host.working(report)
+    given, first = on_host.each_input(every), pl.col("sides").list.first()
     joins = every.filter(pl.col("input_values").cast(pl.String) == '["", "0"]', name="aten::cat")
-    given = on_host.each_input(every)
     lists = given.join(joins, on="row", how="semi").sort("row").group_by("row", *THREAD, maintain_order=True)
-    cats = lists.agg(pl.len(), piece=pl.col("sides").first(), length=pl.col("sides").list.first().sum())
+    cats = lists.agg(pl.len(), piece=pl.col("sides").first(), length=first.sum())
     breaks = (~pl.col("len").diff().is_in([0, 1])).fill_null(value=True)
     cats, run = cats.with_columns(run=breaks.cum_sum().over(*THREAD, "piece")), (*THREAD, "piece", "run")
     # of one piece any batch has the length
