@@ -84,8 +84,8 @@ def _of_whole(whole: Report) -> Sample | None:
     if steady is None:
         return None
     low, high = steady.span
-    starts = everything.of_kinds([kind for kind in _COUNTED if kind in whole.kinds], "start_ns").to_series()
-    events = int(starts.is_between(low, high, closed="left").sum())
+    starts = (everything.kind(kind).get_column("start_ns") for kind in _COUNTED)
+    events = sum(int(of_kind.is_between(low, high, closed="left").sum()) for of_kind in starts)
     least, most = (many * steady.number // max(events, 1) for many in (_EVENTS.start, _EVENTS.stop))
     number = max(min(max(_ITERATIONS, least), most), _FEWEST)
     if events < _LARGE or 2 * number > steady.number:

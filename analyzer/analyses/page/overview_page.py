@@ -283,11 +283,11 @@ def _worth_doing(
     """
     (sample, _, which), main, whole = sample_of(part.view), part.device, device_times(tables)
     view = sample if part.steady is None else sample.narrow(device=main)  # every GPU where nothing repeats
-    if which:
-        tables, _ = made({"ledger": partial(ledger, view), "hot_kernels": partial(hot_kernels, view)})
-    times = device_times(tables)
     findings = ranked_with_samples(view) if tables.get("ledger", pl.DataFrame()).height else []
     findings = [one for one in findings if one.device == main and one.rule not in compiling.ONE_TIME]
+    if beside is not None and which:  # counters tell of kernels by their time in the sample
+        tables, _ = made({"ledger": partial(ledger, view), "hot_kernels": partial(hot_kernels, view)})
+    times = device_times(tables)
     if beside is not None and main is not None and main in times and "hot_kernels" in tables:
         findings += proven(view, findings, tables["hot_kernels"], (main, times[main]), beside)
     replayed = of_all_iterations(part.view, with_replays(sample, findings), once=False)
