@@ -11,6 +11,7 @@ import inspect
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -24,6 +25,9 @@ from typing import Any
 from . import hooks, torch_script, torch_sessions as recipes  # relative: the runner loads these without their package
 from .compiled import Caches
 from .notes import lines_noted
+
+#: The steps that a recording has at the least, however long they take.
+_FEWEST_STEPS = 16
 
 _RUNNER = str(Path(__file__).with_name("torch_runner.py"))
 
@@ -57,6 +61,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> recip
         fresh=arguments.caches == "fresh",
         key_averages=arguments.key_averages,
         lines=arguments.lines,
+        longest_s=arguments.longest,
         rank=torch_script.rank(environ),
         given=tuple(options),
     )
@@ -80,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
         either = parser.add_mutually_exclusive_group()
         either.add_argument(by_range, dest=part, type=partial(hooks.Part, "range"), metavar="GLOB")
         either.add_argument(by_call, dest=part, type=hooks.Part.parse, metavar=metavar)
+    parser.add_argument("--longest", type=int, default=recipes.LONGEST_S, metavar="SECONDS")
     parser.add_argument("--caches", choices=("fresh", "user"), default="fresh")
     return parser
 
@@ -99,7 +105,8 @@ class Run:
     """
 
     is_recording = profiles_itself = False
-    copied = 0
+    copied = first_step_ns = thread = 0
+    recorded: hooks.Watched
     stepping: hooks.Watched | None = None
     leaving_out: hooks.Watched | None = None
     kernels = 0
@@ -163,13 +170,28 @@ class Run:
         settings, running = self.settings, self.session
         if settings.recipe.cycle:
             self.stepping = hooks.watch(settings.step, lambda: None, running.step)  # it begins where the last one ends
+        elif settings.recipe.leaves_out is None and settings.recipe.makes == recipes.TRACE:
+            self.recorded = hooks.watch(hooks.AUTO, lambda: None, self._end_if_long)
         if settings.recipe.leaves_out is not None:
             off, on = partial(running.toggle, on=False), partial(running.toggle, on=True)
             self.leaving_out = hooks.watch(settings.left_out, off, on)
         self._watch_profilers()
         follow(settings)
         running.start()
-        self.is_recording = True
+        self.is_recording, self.thread = True, threading.get_ident()
+
+    def _end_if_long(self) -> None:
+        """End the recording after a step, where it holds enough of them: writing all takes longer than the run."""
+        now_ns = time.perf_counter_ns()
+        self.first_step_ns = self.first_step_ns or now_ns
+        steps, longest_s = self.recorded.seen, self.settings.longest_s
+        enough = steps >= _FEWEST_STEPS and now_ns - self.first_step_ns >= longest_s * 1e9 > 0
+        # torch ends a profiler only in the thread that started it
+        if enough and self.is_recording and threading.get_ident() == self.thread:
+            self.is_recording = False
+            self.session.stop()
+            whole = "--recipe-flag=--longest=0 records all"
+            self.session.notes.append(f"the first {steps} steps are recorded, {longest_s} s of them: {whole}")
 
     def _watch_profilers(self) -> None:
         """Hook into torch.profiler, to see every profiler that starts."""

@@ -31,6 +31,10 @@ CYCLE = {"wait": 1, "warmup": 1, "active": 7, "repeat": 1, "skip_first": 0}
 SWITCHES = dict.fromkeys(("record_shapes", "profile_memory", "with_stack", "with_modules", "with_flops"), False)
 
 
+#: The longest time of steps (s) in the trace of a whole program: torch takes a minute to write that of ten seconds.
+LONGEST_S = 5
+
+
 class Recipe(NamedTuple):
     """A recipe, and what it makes (TRACE …).
 
@@ -101,6 +105,7 @@ class Settings:
     fresh: bool = True
     key_averages: bool = True  # torch's table too, which takes long for traces of millions of events
     lines: bool = True
+    longest_s: int = LONGEST_S  # a trace without a cycle ends with the step so long after the first one; 0: never
     rank: int | None = None  # of this process among those of the program
     given: tuple[str, ...] = field(default=(), compare=False)  # the options that say so on the runner's command line
 

@@ -97,6 +97,16 @@ def test_plain_records_everything(run):
     assert (told["failures"], told["stepping"], told["left_out"]) == ([], None, None)
 
 
+@pytest.mark.parametrize(("longest_s", "steps", "notes"), [(1, 21, ["the first 21 steps are recorded"]), (0, 30, [])])
+def test_plain_ends_with_the_step_that_is_long_enough_after_the_first(run, longest_s, steps, notes):
+    clock = "import time; start = time.perf_counter_ns(); time.perf_counter_ns = lambda: start + int(50e6) * i"
+    text = TRAIN.replace("for _ in range(12):", f"{clock}; i = 0\n    for i in range(30):")
+    ran = run(text, f"--longest={longest_s}")
+    assert (ran.status, ran.names().count("Optimizer.step#SGD.step")) == (0, steps)
+    kept = [note.partition(",")[0] for note in ran.told["notes"] if "GPU" not in note]
+    assert (kept, ran.told["workload"]["ended"]) == (notes, "return")
+
+
 def test_schedule_records_seven_steps_that_the_optimizer_ends_each_with_its_own_ranges(run):
     ran = run(TRAIN, "--recipe", "schedule", "--activities", "cpu")
     events = ran.events()
