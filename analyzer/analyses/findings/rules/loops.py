@@ -380,7 +380,10 @@ def _rule() -> pl.Expr:
 
 
 def _with_backward(every: pl.DataFrame, loops: pl.DataFrame) -> pl.DataFrame:
-    """The loops, and for each the time of the nodes of autograd that its operators are the forward ones of."""
+    """The loops, and for each the time of the nodes of autograd that its operators are the forward ones of.
+
+    Loops that read values are left out where there are any.
+    """
     numbered = every.select("row", "sequence_number").drop_nulls()
     forward = nearest(loops, numbered.rename({"row": "first", "sequence_number": "low"}), ("row", "first"), (), "after")
     last = numbered.rename({"row": "last", "sequence_number": "high"})
@@ -391,7 +394,9 @@ def _with_backward(every: pl.DataFrame, loops: pl.DataFrame) -> pl.DataFrame:
     inside = nearest(nodes.select(*on_host.SPAN, "sequence_number"), forward, ("sequence_number", "low"))
     inside = inside.filter(pl.col("sequence_number") <= pl.col("high"))
     spans = inside.group_by(*THREAD, *_LOOP[:5]).agg(pl.col("start").min(), pl.col("end").max())
-    return pl.concat([loops, spans.select(_LOOP)])
+    # where backward goes through them, passes do more than compute what is read
+    trained = spans.filter(pl.col("rule").str.starts_with("blocking-read")).get_column("row")
+    return pl.concat([loops, spans.select(_LOOP)]).filter(~pl.col("row").is_in(trained.implode()))
 
 
 # A model that is run for a few samples at a time, with kernels that leave most of the GPU empty.

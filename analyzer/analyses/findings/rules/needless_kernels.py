@@ -181,6 +181,9 @@ def _behind(places: pl.Expr) -> pl.Expr:
 #: Types of weights and what is computed with them.
 _FLOATS: Final = {"f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 
+#: So much of the kernel time casts take in a training that has too little work for each of its weights.
+_OF_TRAINING: Final = 0.15
+
 #: Copies to another type: those whose input's type only the call tells cast, too.
 _CASTS: Final = on_gpu.COPIES & OUTPUT.is_in(list(_FLOATS)) & (INPUTS != OUTPUT)
 
@@ -189,8 +192,10 @@ _CASTS: Final = on_gpu.COPIES & OUTPUT.is_in(list(_FLOATS)) & (INPUTS != OUTPUT)
 def recurring_casts(work: Work) -> Finding | None:
     """One finding per device whose kernels convert values between types again and again."""
     per, device = say.per_iteration(work.report), work.device
-    # fewer do not recur
-    if work.rows.height < max(32, per.iterations or 1):
+    updates = device.launches(FAMILY == "optimizer") > 0
+    trains = updates or on_host.runs_backward(on_host.traced(work.report) or work.report)
+    # fewer do not recur; of a training under autocast they take a tenth
+    if work.rows.height < max(32, per.iterations or 1) or (trains and work.share < _OF_TRAINING):
         return None
     types, outputs = (work.names.get_column(column) for column in ("inputs", "output_type"))
     source, target = (_FLOATS.get(one, one) for one in (types.item(0).partition("/")[0], outputs.item(0)))
@@ -207,7 +212,7 @@ def recurring_casts(work: Work) -> Finding | None:
     waited = int(idle.clip(upper_bound=idle.sort().item(len(idle) // 2)).sum()) if len(idle) else 0
     compiled = device.launches(on_gpu.COMPILED_KERNELS) > 0
     # with float16, as under autocast, and without an optimizer, which would be of a training
-    half = "f16" in all_types and "bf16" not in all_types and not device.launches(FAMILY == "optimizer")
+    half = "f16" in all_types and "bf16" not in all_types and not updates
     gone, autocast = on_gpu.without(work.rows).gone, on_host.within(work.report, _of_autocast(work.report)).mending
     return work.finding(
         "recurring-casts",
