@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--activities", type=_activities, metavar="LIST")
     for name in recipes.CYCLE:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N")
-    for name, default in {**dict.fromkeys(recipes.SWITCHES), "key_averages": True, "lines": True}.items():
+    for name, default in {**dict.fromkeys((*recipes.SWITCHES, "key_averages")), "lines": True}.items():
         parser.add_argument(f"--{name.replace('_', '-')}", action=argparse.BooleanOptionalAction, default=default)
     for part, by_range, by_call, metavar in (
         ("step", "--step-range", "--step-on", "WHAT"),

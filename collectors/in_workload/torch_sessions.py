@@ -31,8 +31,10 @@ CYCLE = {"wait": 1, "warmup": 1, "active": 7, "repeat": 1, "skip_first": 0}
 SWITCHES = dict.fromkeys(("record_shapes", "profile_memory", "with_stack", "with_modules", "with_flops"), False)
 
 
-#: The longest time of steps (s) in the trace of a whole program: torch takes a minute to write that of ten seconds.
+#: The longest time of steps (s) in the trace of a whole program, which torch takes longer to write than to record; and
+#: the largest trace whose events it sums: of 400 MB that takes minutes, where writing takes seconds.
 LONGEST_S = 5
+LARGE_BYTES = 64 << 20
 
 
 class Recipe(NamedTuple):
@@ -103,7 +105,7 @@ class Settings:
     step: Part = AUTO
     left_out: Part = OPTIMIZER
     fresh: bool = True
-    key_averages: bool = True  # torch's table too, which takes long for traces of millions of events
+    key_averages: bool | None = None  # torch's table too; None: of traces up to `LARGE_BYTES`
     lines: bool = True
     longest_s: int = LONGEST_S  # a trace without a cycle ends with the step so long after the first one; 0: never
     rank: int | None = None  # of this process among those of the program
@@ -214,6 +216,7 @@ class TraceSession(Session):
     """Session with torch.profiler: a Chrome trace per cycle, and the key_averages table."""
 
     _profiler: Any = None
+    _trace_bytes = 0
     _left_out: tuple[Any, ...] = ()
 
     def start(self) -> None:
@@ -266,7 +269,10 @@ class TraceSession(Session):
         cycle = self.settings.recipe.cycle
         name = f"torch-cycle{self.cycles}" if cycle and cycle["repeat"] != 1 else "torch"
         self.attempt("trace", lambda: self._export(profiler, name))
-        if self.settings.key_averages:
+        tabulated = self.settings.key_averages
+        if tabulated is None and self._trace_bytes > LARGE_BYTES:
+            self.notes.append("no table of key averages, for which torch takes minutes: --recipe-flag=--key-averages")
+        elif tabulated is not False:
             self.attempt("key averages", lambda: self._tabulate(profiler, name))
 
     def _export(self, profiler: Any, name: str) -> None:  # noqa: ANN401
@@ -279,6 +285,7 @@ class TraceSession(Session):
         plain = path.with_name(f".{path.name}.json")
         try:
             profiler.export_chrome_trace(str(plain))
+            self._trace_bytes = plain.stat().st_size
             packed_copy(plain, path)
         finally:
             plain.unlink(missing_ok=True)
