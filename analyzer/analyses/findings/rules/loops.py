@@ -114,13 +114,17 @@ def _at_once(report: Report, loops: pl.DataFrame) -> Mending:
     """Each loop is launched as one pass, whose kernels take as long as those of all passes.
 
     Where passes do not need each other's results, as long as these would that filled the GPU, and no less than one.
+    Of recurrent cells products and gates stay: a whole layer takes no slices, and adds no gradients of such.
     """
     inside = on_host.within(report, loops)
     line = on_host.filling(report, on_host.by_span(report, inside, *SHAPE))
+    if loops.item(0, "rule") == _RECURRENT:
+        line = on_gpu.with_decoded(line, layer=on_gpu.FAMILY.is_in(["gemm", "rnn"]))
     passes, took = float(loops.select(pl.col("passes").median()).item()), pl.col("dur_ns")
     kept = pl.max_horizontal((pl.len().over("span") / passes).cast(pl.Int64), pl.lit(1))
     whole, filled = took.sum().over("span"), (took * pl.col("part")).sum().over("span")
-    each = whole if loops.item(0, "rule") == _RECURRENT else pl.max_horizontal(filled, whole / passes).cast(pl.Int64)
+    cells = took.filter("layer").sum().over("span")
+    each = cells if loops.item(0, "rule") == _RECURRENT else pl.max_horizontal(filled, whole / passes).cast(pl.Int64)
     groups = line.sort("span", "call_start").select("row", "dur_ns", group="span", kept=kept, merged_ns=each)
     return on_gpu.merged(groups)._replace(calls=inside.mending.calls, host=inside.mending.host)
 
