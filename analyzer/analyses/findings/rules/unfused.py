@@ -115,8 +115,11 @@ def _runs(lines: pl.DataFrame) -> pl.DataFrame:
     # most runs are shorter, of which no more is asked
     long = kernels.group_by("group").agg(pl.len(), ns.max()).filter(pl.col("len") >= _FEWEST, ns >= on_gpu.SHORTEST_NS)
     kernels = kernels.join(long, on="group", how="semi", maintain_order="left")
-    kernels = on_gpu.with_decoded(kernels.with_columns(dur_ns=ns), computes=~OPERATION.is_in(_OF_ANY))
-    large, own = ns.filter(ns >= _LARGE * ns.max()), name.filter("computes")
+    wanted = {"computes": ~OPERATION.is_in(_OF_ANY), "sums": FAMILY == "reduce"}
+    kernels = on_gpu.with_decoded(kernels.with_columns(dur_ns=ns), **wanted)
+    # sums along short rows take longer than what goes over all elements
+    large = ns.filter(ns >= _LARGE * pl.coalesce(ns.filter(~pl.col("sums")).max(), ns.max()))
+    own = name.filter("computes")
     several = (name.n_unique() >= _FEWEST) & (own.n_unique() >= _OWN)
     several &= (large.len() >= _FEWEST) & (pl.len() <= _REPEATED * name.n_unique()) & (_FUSED * large.min() < ns.sum())
     groups = kernels.group_by("group").agg(several=several, merged_ns=_FUSED * large.min(), kept=pl.lit(1))
@@ -135,6 +138,8 @@ def _formulas(runs: Work, compiled: Mending | partial[Mending]) -> Finding | Non
     names = sums.sort("exclusive_ns", "name", descending=[True, False]).get_column("name")
     operations = [*dict.fromkeys(one for one in (decode(name).operation for name in names) if one)][: say.NAMED]
     words, searched = _words(runs), pl.col("group").is_in(_searches(runs).implode())
+    if words == "fusion: distances":  # by a product, without a tensor of all differences
+        compiled = on_gpu.merged(rows.with_columns(merged_ns=on_gpu.part("exclusive_ns", 0.1).sum().over("group")))
     if 2 * total(rows.filter(searched), "exclusive_ns") >= runs.ns:
         # a search for a million values among thousands takes so long on an H200
         rows = rows.with_columns(pl.min_horizontal("merged_ns", pl.when(searched).then(pl.lit(15_000))))
