@@ -17,6 +17,7 @@ from kanalyze.analyses.device._operations import (
 )
 from kanalyze.analyses.device._windows import busy_spans, windows
 from kanalyze.analyses.findings import on_gpu, on_host, say
+from kanalyze.analyses.findings._copied_lines import on_copied
 from kanalyze.analyses.findings.on_host import LARGE_BYTES, PAGEABLE, PINNED, SCALAR_BYTES, SPAN, TO_DEVICE, TO_HOST
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, phrases
 from kanalyze.analyses.host._call_kinds import CUPY, PYTORCH, begun_before, calls_that, shown, world
@@ -462,6 +463,8 @@ def downloads(report: Report) -> Findings:
     copies = copies.with_columns(end=pl.coalesce(end, "call_end"))
     seen = copies.join(exclusive_operations(report).select("row"), on="row", how="semi")
     if (moved := statistics.total(seen, "bytes")) >= LARGE_BYTES * iterations:
-        inside = on_host.own_within(report, copies.select(*THREAD, "end", start="call_start"))
+        spans = copies.select(*THREAD, "end", start="call_start")
+        gaps = copies.filter(pl.col("end") < after).select(*THREAD, start="call_end", end="next_call_start")
+        inside = on_host.own_within(report, _joined(spans, on_copied(report, gaps)))
         figures = {"many": seen.height, "bytes": moved // iterations, "each": "in each" if iterations > 1 else "in all"}
         yield from on_host.on_time(report, "downloads", inside, **figures)

@@ -14,7 +14,7 @@ from kanalyze.analyses.findings.rules.waits import boolean_masks, downloads, rea
 from kanalyze.units import time
 from kanalyze.window import Window
 from support import machine
-from support.build import again, call, host, kernel, launched, memcpy, nvtx, report
+from support.build import MS, again, call, host, in_line, kernel, launched, memcpy, nvtx, report
 from support.command import REPORTS
 from support.machine import Task
 from support.measures import assert_told
@@ -342,6 +342,31 @@ def test_data_that_the_host_asks_for(rule, make, words):
     events = [event for number in range(4) for event in make(number * STEP)]
     found = rule(in_steps(events, 4))
     assert [words in f"{one.text} {one.action}" for one in found] == [True] * (words is not None)
+
+
+@pytest.mark.parametrize(
+    ("copying", "after", "ms"),
+    [
+        ("log(x.cpu().numpy(), y)", [("a", 2), ("b", 3), ("f", 1)], [2, 3, 1]),  # what it calls, until that returns
+        ("x = y.cpu().numpy()", [("f", 2, "top = np.argmax(x, 1)"), ("f", 3, "n += np.bincount(top)")], [2, 3]),
+        ("x = y.cpu().numpy()", [("f", 2, "for row in x:"), ("a", 3), ("f", 1, "for row in x:")], [2, 3, 1]),
+        ("x = y.cpu().numpy()", [("f", 2, "np.save(path, x)"), ("f", 3, "batch = next(batches)")], []),
+        ("x = y.cpu().numpy()", [("f", 2, "x = next(batches)"), ("f", 3, "show(x)")], []),
+        ("return y.cpu().numpy()", [("main", 2, "x = f(y)"), ("main", 3, "batch = next(batches)")], []),
+        ("return y.cpu().numpy()", [("main", 3), ("f", 4)], []),  # which copies again
+    ],
+)
+def test_what_lines_do_with_what_was_copied_counts_until_the_next_launch(copying, after, ms):
+    """A line copies 2 MiB in each step; some ms later the thread launches again."""
+    lines, at = [in_line(0, MS, 1, copying)], MS
+    for function, took, *text in after:
+        number = 1 if not text and function == "f" else 1 + len(text[0] if text else "")
+        lines.append(in_line(at, at + took * MS, number, text[0] if text else copying, function=function))
+        at += took * MS
+    every = [line | {"start_ns": line["start_ns"] + 10 * MS * n} for n in range(4) for line in lines]
+    events = again(range(0, 40 * MS, 10 * MS), *copy(0, 2 * MIB), *launch_at(8 * MS, "k"))
+    found, short = (downloads(in_steps(events, 4, 10 * MS, source_lines=rows)) for rows in (every, []))
+    assert found[0].at_stake_ns - short[0].at_stake_ns == pytest.approx(4 * MS * sum(ms), abs=1_200_000)
 
 
 @pytest.mark.parametrize(("memory", "looks", "told"), [("Pageable", 0, 0), ("Pageable", 900_000, 1), ("Pinned", 0, 0)])
