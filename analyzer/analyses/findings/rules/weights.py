@@ -10,7 +10,7 @@ from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_host import SPAN, elements, side, sides
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule
-from kanalyze.analyses.shared.analysis import once_per_process
+from kanalyze.analyses.shared.analysis import once_per_process, source_lines
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD, outermost
 from kanalyze.columns import nearest
@@ -314,21 +314,36 @@ def _past_reset(report: Report) -> pl.DataFrame:
     """
     every, name, updated = on_host.operators(report), pl.col("name"), on_host.updated(report)
     nodes = every.filter(on_host.IS_NODE)
-    own = on_host.forward(report).join(updated, on=THREAD, how="semi").sort("start")
-    own = own.filter(~pl.col("parent").is_in(every.get_column("row").implode()).fill_null(value=False))
+    own = _calling(report)
     # what is filled before is set up
     zeroed = own.filter(name.is_in(_ZEROES), pl.col("start") > (updated.get_column("start").min() or 0))
     # nodes in nodes are of backward within backward, as checkpoints run it
     if updated.is_empty() or zeroed.height or outermost(nodes).height < nodes.height:
         return nodes.clear()
+    nodes = _in_calls(report, own)
+    calls = _alike(nodes, updated)
+    return nodes.join(calls, on="call", maintain_order="left").filter(pl.col("start").is_between("since", "until"))
+
+
+def _calling(report: Report) -> pl.DataFrame:
+    """The operators of threads that step optimizers, which no other operator calls, by time."""
+    own = on_host.forward(report).join(on_host.updated(report), on=THREAD, how="semi").sort("start")
+    rows = on_host.operators(report).get_column("row")
+    return own.filter(~pl.col("parent").is_in(rows.implode()).fill_null(value=False))
+
+
+def _in_calls(report: Report, own: pl.DataFrame) -> pl.DataFrame:
+    """The nodes of autograd with their `call` of backward: the row of its operator among `own`, begun, by (its name).
+
+    And whether a gradient `adds` to one that is there; null for nodes that lead to no parameter.
+    """
+    every, name = on_host.operators(report), pl.col("name")
     given = every.filter(name == on_host.ACCUMULATES).select("parent", "row")
     inner = every.group_by(row="parent").agg(adds=(name == "aten::add_").all())
     given = given.join(inner, on="row", how="left").select(row="parent", adds=pl.col("adds").fill_null(value=False))
     # a thread runs nothing else during its call: the last operator before a node is that of the call
-    begun = own.select("process_id", begun="start", call="row", by="name")
-    nodes = nearest(nodes.join(given, on="row", how="left"), begun, ("start", "begun"), ["process_id"])
-    calls = _alike(nodes, updated)
-    return nodes.join(calls, on="call", maintain_order="left").filter(pl.col("start").is_between("since", "until"))
+    begun, nodes = own.select("process_id", begun="start", call="row", by="name"), every.filter(on_host.IS_NODE)
+    return nearest(nodes.join(given, on="row", how="left"), begun, ("start", "begun"), ["process_id"])
 
 
 def _alike(nodes: pl.DataFrame, updated: pl.DataFrame) -> pl.DataFrame:
@@ -346,6 +361,50 @@ def _alike(nodes: pl.DataFrame, updated: pl.DataFrame) -> pl.DataFrame:
     same = pl.col("sums", "others").n_unique() == 1
     told = calls.height >= _FEWEST_CALLS and all(calls.select(alike.all(), same).row(0))
     return calls.select("call", "since", "until").filter(told)
+
+
+@Rule
+def repeated_backward(report: Report) -> Findings:
+    """At most two findings per device on nodes of autograd that run again: for gradients that are reset, or added."""
+    nodes, calling = _run_again(report), _calling(report)
+    for name, own in (("twice", nodes.filter(~pl.col("adds"))), ("added", nodes.filter("adds"))):
+        if own.get_column("call").n_unique() < _FEWEST_CALLS:
+            continue
+        spans, calls = own.select(SPAN), calling.filter(pl.col("row").is_in(own.get_column("call").implode()))
+        mending = on_host.within(report, spans).mending
+        where = on_host.site_of(report, calls) if source_lines(report).height else ""
+        for work in on_host.works_within(report, spans):
+            yield work.finding(f"unneeded-gradients: {name}", where=where, mending=mending)
+
+
+def _run_again(report: Report) -> pl.DataFrame:
+    """The nodes of autograd that a later call of backward runs again: :data:`SPAN`, call, adds (what it gives then).
+
+    They include the gradients right behind them. All of a later call are new, after the step of an optimizer that has
+    other parameters (what is left of a graph whose weights were changed does not run), or all are added.
+    """
+    own, process, node = _calling(report), ["process_id"], ("forward_thread_id", "sequence_number", "node")
+    # in calls with nodes of several threads some are of what backward runs: checkpoints, gradients of gradients
+    nodes = _in_calls(report, own).drop_nulls("call").sort(*THREAD, "start").with_columns(node="name")
+    nodes = nodes.filter((pl.col("forward_thread_id").drop_nulls().n_unique() == 1).over("call"))
+    numbered = pl.col("sequence_number").is_not_null()
+    nodes = nodes.with_columns(pl.when(numbered).then(key).forward_fill().over(THREAD).alias(key) for key in node)
+    by_call = nodes.group_by(*THREAD, *node, "call", "begun", maintain_order=True)
+    adds, facts = pl.col("adds"), ("call", "begun", "given", "new")
+    sides = {"start": pl.col("start").min(), "end": pl.col("end").max()}
+    each = by_call.agg(**sides, given=adds.count(), new=(~adds).sum()).sort("begun")
+    later = (pl.col(key).shift(-1).over(*process, *node).alias(f"next_{key}") for key in facts)
+    again = each.with_columns(later).drop_nulls("next_call")
+    pairs = again.group_by(*process, "call", "begun", "next_call", "next_begun").agg(
+        pl.sum("given", "next_given", "next_new")
+    )
+    for by, events in (("stepped", on_host.updated(report)), ("zeroed", own.filter(pl.col("name").is_in(_ZEROES)))):
+        pairs = nearest(pairs, events.select(*process, pl.col("start").alias(by)), ("begun", by), process, "after")
+    stepped, zeroed = ((pl.col(by) < pl.col("next_begun")).fill_null(value=False) for by in ("stepped", "zeroed"))
+    reset, added = (pl.col("next_new") == pl.col("next_given")) & stepped, (pl.col("next_new") == 0) & ~zeroed
+    # what gave hardly any gradients the first time was asked for others: torch.autograd.grad()
+    pairs = pairs.filter(reset | added, pl.col("next_given") > 0, 2 * pl.col("given") >= pl.col("next_given"))
+    return again.join(pairs.select("call", "next_call", adds=added), on=["call", "next_call"])
 
 
 # Gradients of embeddings that have all rows of a table, few of which are looked up.

@@ -169,6 +169,7 @@ OPERATORS = {
     "G": ("aten::mul", (), 1_000),
     "s": (f"{NODE}AddmmBackward0", ("aten::mm",), 9_000),
     "t": (f"{NODE}ConvolutionBackward0", ("aten::convolution_backward",), 30_000),
+    "d": (f"{NODE}TBackward0", ("aten::t",), 1_000),  # of what backward ran
     "n": (f"{NODE}{GIVEN}", (GIVEN, "aten::detach"), 0),
     "a": (f"{NODE}{GIVEN}", (GIVEN, "aten::add_"), 2_000),
     "h": (f"{NODE}{GIVEN}", (GIVEN, "aten::detach aten::add_"), 2_000),  # with a hook that adds
@@ -189,6 +190,8 @@ def trained(*steps):
             name, within, took = OPERATORS[letter]
             thread, number = 1 + name.startswith(NODE), {"T": 1, "S": 2, "t": 1, "s": 2}.get(letter)
             known = {"sequence_number": number and number + 10 * place}
+            if letter in "std":
+                known = {"sequence_number": 10 * place + (number or 1), "forward_thread_id": 1 + (letter == "d")}
             events.append(host("op", name, at, at + 40_000, thread=thread, side=known))
             for depth, names in enumerate(within, 1):
                 for turn, inner in enumerate(names.split()):
@@ -232,6 +235,27 @@ def test_backward_of_what_is_not_trained(steps, stake):
     assert_told(found, [stake] * bool(stake), *["to 1 parameter whose", "not trained", "no_grad"] * bool(stake))
     # no more is gone than what follows the last gradient that is reset
     assert [measures(one, of)[1:3] for one in found] == [(stake // 30_000 + 4, 0)] * bool(stake)
+
+
+@pytest.mark.parametrize(
+    ("step", "stake", "words"),
+    [
+        ("TLtaULtnU", 32_000, "fake.detach()"),  # a generator: its critic is updated before it
+        ("TLtaUGULtnU", 32_000, "fake.detach()"),
+        ("TLtnLtaU", 30_000, "(loss_a + loss_b).backward() once"),
+        ("TLtnLtaLtaU", 62_000, "(loss_a + loss_b).backward() once"),
+        ("TLtaU", 0, ""),
+        ("TLtnLtnU", 0, ""),  # gradients of each loss, which are read between
+        ("TLtnZLtaU", 0, ""),
+        ("TLtLtnU", 0, ""),  # torch.autograd.grad()
+        ("TLtnLdtaU", 0, ""),  # a penalty of gradients
+        ("TLtnLsaU", 0, ""),  # other nodes
+    ],
+)
+def test_backward_that_goes_through_a_graph_again(step, stake, words):
+    of = trained(*[step] * 5)
+    assert_told(weights.repeated_backward(of), [5 * stake] * bool(stake), *[words] * bool(stake))
+    assert not weights.repeated_backward(trained(step))
 
 
 FILLS = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, X>(int)"
