@@ -23,10 +23,14 @@ from kanalyze.report import Report
 _RECURRENT: Final = "rnn-cells"
 _SENT: Final = "small-copies: tensors"
 _INDEXING: Final = "loop-indexing: one level"
+_SIZES: Final = "repeated-work: sizes"
 
 #: Fewest passes of a loop, and the most operators of one.
 _PASSES: Final = 8
 _LONGEST: Final = 40
+
+#: The most operators of a pass without weights, for a part of a tensor: as of a loss that is written out.
+_WRITTEN_OUT: Final = 80
 
 #: The most operators of a pass that does no more than indexing, and the most kinds of such passes, which have branches.
 _SHORT: Final = 6
@@ -105,7 +109,10 @@ def python_loops(report: Report) -> rules.Findings:
         if moves_model or (rule == _INDEXING and 2 * len(inside.mending.gone) >= passes):
             continue
         idle, mending = idle_within(report, inside.host), partial(_at_once, loops=loops)
-        for one in on_host.on_time(report, rule, inside, mending, passes=passes, operators=top["operators"]):
+        figures = {"passes": passes, "operators": top["operators"]}
+        if rule == _SIZES:  # of which backward takes most time
+            figures["where"] = on_host.site_of(report, loops.unique("row", keep="first", maintain_order=True))
+        for one in on_host.on_time(report, rule, inside, mending, **figures):
             # for so large a part of a loop the device idles in it, or it is no matter of launching
             yield one if one and intervals.length(idle[one.device]) >= 0.25 * one.at_stake_ns else None
 
@@ -244,12 +251,16 @@ def _repeated(line: pl.DataFrame) -> pl.DataFrame:
     """Stretches in which operators of the same names follow each other: begin, stop (places), period, the shortest."""
     numbers = line.select(mixed([*THREAD, "name"])).to_series()
     stretches, taken = list[tuple[int, int, int]](), list[tuple[int, int]]()
-    for period in range(1, _LONGEST + 1):
+    for period in range(1, _WRITTEN_OUT + 1):
         ends = numbers.ne_missing(numbers.shift(-period)).arg_true().cast(pl.Int64)
         begins = ends.shift(1, fill_value=-1) + 1
-        long = ends - begins >= (_PASSES - 1) * period
-        for begin, length in zip(begins.filter(long), (ends - begins).filter(long), strict=True):
-            stop = min(begin + length + period, line.height)
+        long = ends - begins >= (1 if period > _LONGEST else _PASSES - 1) * period
+        if not long.any():
+            continue
+        runs = pl.DataFrame({"begin": begins.filter(long), "stop": ends.filter(long) + period})
+        runs = _with_others_between(line, runs) if period > _LONGEST else runs
+        for begin, end in runs.filter(pl.col("stop") - pl.col("begin") >= _PASSES * period).iter_rows():
+            stop = min(end, line.height)
             at = bisect_left(taken, (begin, begin))
             if (at and taken[at - 1][1] > begin) or (at < len(taken) and taken[at][0] < stop):
                 continue
@@ -258,9 +269,18 @@ def _repeated(line: pl.DataFrame) -> pl.DataFrame:
     for begin, stop, period in (*_reading(line), *_branching(line), *_indexing(line)):
         within = [one for one in stretches if one[0] < stop and one[1] > begin]
         # passes that are the same in so large a part of a loop are told as these
-        if sum(one[1] - one[0] for one in within) < 0.5 * (stop - begin):
+        if sum(one[1] - one[0] for one in within if one[2] <= _LONGEST) < 0.5 * (stop - begin):
             stretches = [*(one for one in stretches if one not in within), (begin, stop, period)]
     return pl.DataFrame(stretches, schema=dict.fromkeys(("begin", "stop", "period"), pl.Int64), orient="row")
+
+
+def _with_others_between(line: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
+    """The `runs` (begin, stop) as one where no more than a few operators differ between, none of layers or joins."""
+    walls = line.select(pl.any_horizontal("weights", "backward", "together").cast(pl.Int64).cum_sum()).to_series()
+    begin, stop = runs["begin"], runs["stop"].shift(1, fill_value=0)
+    another = (begin - stop > _NEAR) | ((begin > stop) & (walls.gather(begin) > walls.gather((stop - 1).clip(0))))
+    groups = runs.group_by(another.alias("run").cum_sum(), maintain_order=True)
+    return groups.agg(pl.col("begin").min(), pl.col("stop").max()).drop("run")
 
 
 def _without_pauses(line: pl.DataFrame, stretches: pl.DataFrame) -> pl.DataFrame:
@@ -287,11 +307,13 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
     shapes = pl.col("input_shapes").to_physical().fill_null(0).alias("shapes")
     wide = pl.when("looks_up").then(on_host.side(0, 1)).fill_null(0)
     counts = (pl.col(*_MARKS, "backward", "launches", "to_device", "to_device_bytes"), to_host, shapes)
-    sums = line.select(*counts, wide=wide, square=wide**2).select(pl.all().cast(pl.Int64).cum_sum())
+    sums = line.select(*counts, names=pl.col("name").hash() // 2**32, wide=wide, square=wide**2)
+    sums = sums.select(pl.all().cast(pl.Int64).cum_sum())
     before = pl.concat([sums.clear(1).fill_null(0), sums])
     in_one, in_all = before[begin + period] - before[begin], before[stop] - before[begin]
     places = [(begin + turn * period).clip(upper_bound=line.height) for turn in range(_MANY + 1)]
-    held = [before.get_column("shapes").gather(at) for at in places]
+    held = [before.select("shapes", "names")[at] for at in places]
+    sizes, kinds = ([later[of] - one[of] for one, later in pairwise(held)] for of in ("shapes", "names"))
     # of the first operator of the first passes: those of a batch's parts, or of what goes on and on, are alike
     shape = line.get_column("input_shapes")
     passed = [shape.gather((begin + turn * period).clip(upper_bound=line.height - 1)) for turn in range(_NEAR)]
@@ -312,6 +334,7 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
         (in_all.get_column("launches") <= _BRIEF * passes).alias("brief"),
         (in_all.get_column("backward") > 0).alias("backward"),
         (period <= _SHORT).alias("short"),
+        (period > _LONGEST).alias("long"),
         tables=in_all.select(  # of one width: then alone their squares add up to as much as that of the mean
             (pl.col("wide") > 0)
             & (pl.col("square") * pl.col("looks_up") == pl.col("wide") ** 2)
@@ -319,7 +342,8 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
         ).to_series(),
         various=pl.any_horizontal(one != passed[0] for one in passed).fill_null(value=False),
         parts=pl.DataFrame(near).max_horizontal().fill_null(0),
-        uneven=pl.any_horizontal(next_one - one != held[1] - held[0] for one, next_one in pairwise(held)),
+        uneven=pl.any_horizontal(one != sizes[0] for one in sizes),
+        alike=pl.any_horizontal((one != sizes[0]) & (of == kinds[0]) for one, of in zip(sizes, kinds, strict=True)),
         layers=pl.lit(bool(line.get_column("weights").any())),
         trains=pl.lit(bool(line.get_column("backward").any())),
     )
@@ -348,12 +372,17 @@ def _rule() -> pl.Expr:
     layers = pl.all_horizontal("weights", "blocks") & ~pl.col("takes")  # of which each needs the one before
     slices = (pl.col("put_together") & ~layers) | written | (slices & ~pl.col("only_plain"))
     indexing = pl.all_horizontal("elements", "short")
+    # parts of various sizes, of which no state can go on from one to the next
+    samples = pl.all_horizontal("takes", "alike") & ~pl.col("weights") & (pl.col("passes") >= _MANY)
+    written_out = (samples | pl.col("put_together")) & ~pl.any_horizontal("asks", "weights")
     return (
         pl.when(pl.col("only_elements") & pl.col("put_together") & ~pl.col("backward"))
         .then(pl.lit("loop-indexing"))
         .when(~pl.any_horizontal("launching", "backward", "weights", "only_elements") & indexing)
         .then(pl.lit(_INDEXING))
         .when(~pl.col("launching") | pl.col("backward") | (pl.col("asks") & pl.col("weights")))
+        .then(None)
+        .when(pl.col("long") & ~written_out)
         .then(None)
         .when(pl.all_horizontal("tables", "short") & ~pl.col("asks"))
         .then(pl.lit("repeated-work: tables"))
@@ -378,6 +407,8 @@ def _rule() -> pl.Expr:
         .then(pl.lit(_RECURRENT))
         .when(~pl.col("weights") & (pl.all_horizontal("layers", "in_place", "roots") | parameters))
         .then(pl.lit("unfused-optimizer: parameters"))
+        .when(slices & samples & pl.col("put_together"))
+        .then(pl.lit(_SIZES))
         .when(slices)
         .then(pl.when("recurrent").then(pl.lit(_RECURRENT)).otherwise(pl.lit("repeated-work")))
     )

@@ -503,6 +503,29 @@ def test_columns_of_embeddings_of_one_width_are_one_table(names, widths, told):
     assert [one.headline for one in found if one.rule == WORK] == ([told] if told else [])
 
 
+BOXES = ["slice", *(name for many in range(1, 8) for name in ("maximum", *["sub"] * many, "mul")), "mean"]
+VARIOUS, EQUAL = ["[[16,4]]", "[[4,4]]", "[[7,4]]"], ["[[16,4]]"]
+SAMPLES = "One sample after the other, of various sizes: 18 in a row"
+
+
+@pytest.mark.parametrize(
+    ("names", "shapes", "told"),
+    [
+        ([*BOXES * 18, "stack"], VARIOUS, SAMPLES),
+        ([*BOXES * 9, *BOXES[1:], *BOXES * 9, "stack"], VARIOUS, SAMPLES),  # a whole sample, which needs no slice
+        ([*BOXES * 18, "stack"], EQUAL, "The same sequence of operators runs over and over in Python"),
+        ([*BOXES * 18, "mul"], EQUAL, None),  # steps of a simulation, each of which may need the one before
+        ([*[*BOXES, "linear"] * 18, "stack"], VARIOUS, None),  # layers
+        ([*[*BOXES, "item"] * 18, "stack"], VARIOUS, None),  # what is read
+    ],
+)
+def test_a_loss_that_is_written_out_is_computed_for_one_sample_after_the_other(names, shapes, told):
+    step = 20_000 * (len(names) + 10)
+    events = again((0, step), *line(["linear", "relu", *names, "log"], 0))
+    of = in_steps(events, 2, step, op_detail=with_details(events, "slice", input_shapes=shapes))
+    assert [one.headline for one in python_loops(of) if one.rule == WORK] == ([told] if told else [])
+
+
 SHAPES = ["[[64,64]]", "[[64,64]]", "[[64,64]]", "[[64,64]]", "[[64]]"]
 
 
