@@ -101,8 +101,8 @@ def _compiled(device: int, report: Report) -> Mending:
     """All that torch.compile fuses on a device: each run of passes, as one."""
     lines, ns = on_gpu.stream_lines(report, device), pl.col("exclusive_ns")
     kernels = _numbered(lines, on_gpu.decoded_as(lines, _COMPILES) | lines.select(MOVES).to_series(), "group")
-    kernels = kernels.filter(pl.col("group").is_duplicated())  # of one alone nothing is spared
-    least = pl.max_horizontal(_FUSED * ns.filter(ns >= _LARGE * ns.max()).min(), ns.max())
+    kernels = _sized(kernels.filter(pl.col("group").is_duplicated()))  # of one alone nothing is spared
+    least = pl.max_horizontal(_FUSED * ns.filter("large").min(), ns.max())
     groups = kernels.group_by("group").agg(merged_ns=least, ns=ns.sum())
     shorter = groups.filter(pl.col("merged_ns") < pl.col("ns")).select("group", "merged_ns", kept=pl.lit(1))
     return on_gpu.merged(kernels.with_columns(dur_ns=ns).join(shorter, on="group", maintain_order="left"))
@@ -115,15 +115,19 @@ def _runs(lines: pl.DataFrame) -> pl.DataFrame:
     # most runs are shorter, of which no more is asked
     long = kernels.group_by("group").agg(pl.len(), ns.max()).filter(pl.col("len") >= _FEWEST, ns >= on_gpu.SHORTEST_NS)
     kernels = kernels.join(long, on="group", how="semi", maintain_order="left")
-    wanted = {"computes": ~OPERATION.is_in(_OF_ANY), "sums": FAMILY == "reduce"}
-    kernels = on_gpu.with_decoded(kernels.with_columns(dur_ns=ns), **wanted)
-    # sums along short rows take longer than what goes over all elements
-    large = ns.filter(ns >= _LARGE * pl.coalesce(ns.filter(~pl.col("sums")).max(), ns.max()))
-    own = name.filter("computes")
+    kernels = on_gpu.with_decoded(_sized(kernels).with_columns(dur_ns=ns), computes=~OPERATION.is_in(_OF_ANY))
+    large, own = ns.filter("large"), name.filter("computes")
     several = (name.n_unique() >= _FEWEST) & (own.n_unique() >= _OWN)
     several &= (large.len() >= _FEWEST) & (pl.len() <= _REPEATED * name.n_unique()) & (_FUSED * large.min() < ns.sum())
     groups = kernels.group_by("group").agg(several=several, merged_ns=_FUSED * large.min(), kept=pl.lit(1))
     return kernels.join(groups.filter("several").drop("several"), on="group", maintain_order="left")
+
+
+def _sized(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Adds whether kernels are `large`: as long as others of their group; sums along short rows take longer."""
+    kernels, ns = on_gpu.with_decoded(kernels, sums=FAMILY == "reduce"), pl.col("exclusive_ns")
+    longest = pl.coalesce(ns.filter(~pl.col("sums")).max().over("group"), ns.max().over("group"))
+    return kernels.with_columns(large=ns >= _LARGE * longest)
 
 
 def _formulas(runs: Work, compiled: Mending | partial[Mending]) -> Finding | None:

@@ -29,6 +29,7 @@ from kanalyze.analyses.findings.rules.needless_work import (
 from kanalyze.analyses.findings.rules.slower_kernels import (
     float64,
     gathers,
+    half_precision,
     no_tensor_cores,
     no_tf32,
     old_architecture_gemm,
@@ -93,6 +94,7 @@ THERE = "void cudnn::ops::nchwToNhwcKernel<__half, __half, float, (bool)0, (bool
 BACK = "void cudnn::ops::nhwcToNchwKernel<__half, __half, float, (bool)1, (bool)0, (cudnnKernelDataType_t)0>(T3)"
 ROUND = "void cudnn::engines_precompiled::convertTensor_kernel<float, float, float, (cudnnKernelDataType_t)2>(T3)"
 WORK = "void at::native::f()"
+FMHA = "fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<float, cutlass::arch::Sm80>)"
 SOLVER = "void trsm_l_mul32<float, 8, false>(int)"
 SOLVES = [(SOLVER, 50), (FLOAT, 30), (FLOAT, 20), (SOLVER, 50)]
 OPTIMIZER = "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor<float>>(T)"
@@ -293,6 +295,8 @@ def coalesced(operator, many=4):
         (recomputation, launched(AGAIN[0], OTHERS_OWN, *AGAIN[2:], node="B0"), 50, (3, 0), ["in backward: 62.5 %"]),
         (by_hand, line(*FORMULA, (GEMM, 10**5)), 35_000, (3, -10_000), ["Formulas kernel by kernel (mul, add, pow)"]),
         # torch.compile fuses what else there is in a row, as one kernel of twice the shortest
+        # also with a sum that takes longer than all of them
+        (by_hand, line(*FORMULA, (SUM, 80_000), (GEMM, 10**5)), 115_000, (4, -70_000), ["Formulas kernel by kernel"]),
         (by_hand, line(*FORMULA, (GEMM, 10**5), *OTHERS), 35_000, (5, -19_000), ["Formulas kernel by kernel"]),
         (growing_concatenations, GROWS, 143_400, (0, 143_400 - 80_000), ["torch.cat copies a growing tensor for each"]),
         (growing_concatenations, REPEATED, 40, (0, 0), ["Tensors are repeated in memory (repeat_interleave): 40.0 %"]),
@@ -326,6 +330,7 @@ def coalesced(operator, many=4):
         (no_tf32, line((FLOAT, 100), *SOLVES), 100, (0, 86), ["40.0 % of kernel time"]),
         (no_tf32, BY_TRANSFORMS, 300, (2, 40), ["convolutions without TF32"]),
         (no_tensor_cores, line((HALF, 100), (GEMM, 100)), 100, (0, 86), ["f16 products without tensor cores: 50.0 %"]),
+        (half_precision, line((FMHA, 200), (TF32, 600), (WORK, 200)), 800, (0, 170 + 300), ["in float32: 80.0 %"]),
         (old_architecture_gemm, line((ALIGN8, 250), (GEMM, 750)), 125, (0, 125), ["made for Ampere are 25.0 %"]),
         (layout_conversions, line((THERE, 10), (BACK, 15), (WORK, 75)), 25, (2, 0), ["2 conversions of images"]),
         (layout_conversions, line(THERE), 10, (1, 0), ["tensors in NHWC"]),
@@ -423,6 +428,8 @@ def test_what_is_told(rule, events, stake, change, words):
         *((no_tf32, line((FLOAT, 100)), one) for one in ("7.5", None, "gfx942")),
         (no_tf32, line((IMAGES, 100), IMAGES_TF32), "9.0"),
         (no_tf32, line(*SOLVES), "9.0"),
+        (half_precision, line((FMHA, 90), (TF32, 600), (WORK, 310)), "9.0"),
+        (half_precision, line((FMHA.replace("f32", "bf16"), 200), (TF32, 600), (WORK, 200)), "9.0"),
         *((no_tensor_cores, line((name, 100)), "9.0") for name in (GEMM, FLOAT, VECTOR)),
         (no_tensor_cores, line((HALF, 100)), "6.1"),
         # others are told from a hundredth of the time on
@@ -432,6 +439,7 @@ def test_what_is_told(rule, events, stake, change, words):
         (layout_conversions, images("aten::conv3d", "aten::instance_norm"), "9.0"),  # which takes NCHW alone
         (layout_conversions, images("aten::conv2d", "aten::group_norm"), "9.0"),
         *((recurring_casts, events, "9.0") for events in (casts(STRIDED), casts(UP, many=31), casts(UP, rest=20_000))),
+        (recurring_casts, casts(UP, (OPTIMIZER, 1), rest=2000), "9.0"),  # of any training under autocast
         (transform_length, line((FFT, 90), (WORK, 10)), "9.0"),
         (transform_length, line((ODD_FFT, 9), (WORK, 991)), "9.0"),
         (unfused_attention, line(*[GEMM, SOFTMAX, GEMM] * 2), "9.0"),  # a network that ends with it, called again
