@@ -430,8 +430,8 @@ def _with_backward(every: pl.DataFrame, loops: pl.DataFrame) -> pl.DataFrame:
     inside = inside.filter(pl.col("sequence_number") <= pl.col("high"))
     spans = inside.group_by(*THREAD, *_LOOP[:5]).agg(pl.col("start").min(), pl.col("end").max())
     # where backward goes through them, passes do more than compute what is read
-    trained = spans.filter(pl.col("rule").str.starts_with("blocking-read")).get_column("row")
-    return pl.concat([loops, spans.select(_LOOP)]).filter(~pl.col("row").is_in(trained.implode()))
+    trained = spans.filter(pl.col("rule").str.starts_with("blocking-read")).select("rule", "operators")
+    return pl.concat([loops, spans.select(_LOOP)]).join(trained, on=trained.columns, how="anti", maintain_order="left")
 
 
 # A model that is run for a few samples at a time, with kernels that leave most of the GPU empty.

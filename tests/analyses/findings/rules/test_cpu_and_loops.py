@@ -458,17 +458,27 @@ def with_details(events, name, **columns):
     ]
 
 
-@pytest.mark.parametrize(("numbers", "spared"), [(range(1, 10), 1_060_000 + 8 * 30_000 + 10_000), ([1] * 9, 1_060_000)])
-def test_what_backward_runs_for_a_loop_is_of_it(numbers, spared):
-    """Nodes of autograd of 10 µs, 20 after each other, with the numbers of nine passes, and one of no pass."""
-    events = twice(["mul", *["select", "mm", "relu"] * 9, "stack"])
-    details = with_details(events, "mm", sequence_number=numbers)
+def trained(names, operator, numbers):
+    """A loop, and nodes of autograd of 10 µs, 20 after each other, of the numbers of its passes and one of no pass."""
+    events = twice(names)
+    details = with_details(events, operator, sequence_number=numbers)
     for begin, number in zip(range(1_000_000, 1_300_000, 30_000), [*numbers, 99], strict=True):
         details.append({"event_id": len(events), "sequence_number": number})
         events.append(host("op", f"{NODE}: MmBackward0", begin, begin + 10_000, thread=2))
-    of = in_steps(events, 2, LOOP_STEP, op_detail=details)
+    return in_steps(events, 2, LOOP_STEP, op_detail=details)
+
+
+@pytest.mark.parametrize(("numbers", "spared"), [(range(1, 10), 1_060_000 + 8 * 30_000 + 10_000), ([1] * 9, 1_060_000)])
+def test_what_backward_runs_for_a_loop_is_of_it(numbers, spared):
+    of = trained(["mul", *["select", "mm", "relu"] * 9, "stack"], "mm", numbers)
     (one,) = python_loops(of)
     assert measures(one, of)[3] == spared
+
+
+@pytest.mark.parametrize(("numbers", "told"), [(range(1, 10), []), ([1] * 9, ["blocking-read"])])
+def test_values_that_are_trained_on_are_read_by_no_loop_that_could_be_one(numbers, told):
+    of = trained(["linear", *["norm", "item"] * 9, "mm"], "norm", numbers)
+    assert [one.rule for one in python_loops(of)] == told
 
 
 @pytest.mark.parametrize(
