@@ -423,8 +423,10 @@ def on_time(
         yield one._replace(text=f"{one.text}: {idles}")
 
 
-#: Kernels of a pass whose result is the next one's input, and those of a training, which a larger batch changes.
+#: Kernels of a pass whose result is the next one's input, those of them that draw it, and those of a training, which a
+#: larger batch changes.
 CHOOSES: Final = r"(?i)argmax|ArgMax|multinomial|topk|radixSort|gatherTopK|distribution_"
+DRAWS: Final = r"multinomial|distribution_"
 UPDATES: Final = r"multi_tensor_apply|[Aa]dam|[Ss]gd|SGD|LAMB|[Bb]ackward|dgrad|wgrad|bprop|_bwd"
 
 

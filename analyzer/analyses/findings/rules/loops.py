@@ -471,13 +471,18 @@ def small_batches(report: Report) -> rules.Findings:
         trains = updates.len() > 0 if certain else not updates.str.contains("dgrad|bprop").all()
         anchor, fewest = layers.select("token", "len").row(0)
         several = _are_samples(report, fewest, line.height, trains=trains)
+        # of few layers, they may be steps of time
+        deep = statistics.total(layers, "len") >= _PASSES * fewest
+        several = several or (deep and not trains and _of_parts(report, fewest, line.height))
         # in training, what runs as often may refine one result again and again
         if not several and not trains and (usual := _of_most_layers(layers)) is not None:
             several = _several(report, usual[1]) and _takes_samples(report, usual[1] / line.height)
             anchor, fewest = usual if several else (anchor, fewest)
         each = (2 * fewest + iterations) // (2 * iterations)
         # each word is the next one's input; in training what is drawn is noise
-        if not trains and 2 * statistics.total(counts.filter(names.str.contains(on_host.CHOOSES)), "len") >= fewest:
+        chosen = counts.filter(names.str.contains(on_host.CHOOSES))
+        needed = not several or names.str.contains(on_host.DRAWS).any() or _takes_choices(report, fewest / line.height)
+        if not trains and needed and 2 * statistics.total(chosen, "len") >= fewest:
             continue
         # what the host launches for a few samples it launches for many
         if fewest < _PASSES or (not several and _filled(line.filter("layer")) >= _FULL):
@@ -529,6 +534,31 @@ def _takes_samples(report: Report, passes: float) -> bool:
     launches = statistics.total(line, "launches")
     times = line.filter(takes | ((pl.col("launches") > 0) & ~orders)).select((takes & first).sum()).item()
     return launches > 0 and bool(times >= _MOST * passes * launches)
+
+
+def _of_parts(report: Report, passes: int, launches: int) -> bool:
+    """Whether parts were taken for all of so many passes, each of which begins with a batch of one after a result.
+
+    That is one of fewer numbers than the batch, which is thus none of what the pass before made.
+    """
+    line, name, launching = on_host.outermost(report), pl.col("name"), pl.col("launches") > 0
+    if line.get_column("name").str.contains(r"^aten::(?:\w+_cell|lstm|gru|rnn_\w+)$").any():
+        return False
+    takes = line.group_by(launching.cum_sum()).agg(times=name.str.contains("^aten::(?:slice|narrow|select)$").sum())
+    ends = name.str.contains(r"^aten::(?:(?:log_)?softmax|sigmoid|topk|argmax|max|sort|argsort)$").shift(1)
+    one = (on_host.side(0, 0) == 1) & (on_host.elements() > on_host.elements().shift(1))
+    begins = line.filter(launching).select((ends & one & name.str.contains(r"^aten::(?:linear|conv\w*)$")).sum()).item()
+    times = min(begins, statistics.total(takes.filter(pl.col("times") >= _PASSES), "times"))
+    least = _MOST * passes / launches * statistics.total(line, "launches")
+    return _several(report, passes) and bool(times >= max(least, 1))
+
+
+def _takes_choices(report: Report, passes: float) -> bool:
+    """Whether operators are given integers, as what is chosen is, in half as many launches as `passes` have or more."""
+    line = on_host.working(report)
+    types = line.get_column("input_types").cast(pl.String)
+    given = types.str.contains(r'"(?:long|int|bool)').fill_null(value=True).sum()
+    return 2 * given >= passes * statistics.total(line, "launches")
 
 
 def _splits(report: Report, passes: int, *, joins: bool) -> bool:

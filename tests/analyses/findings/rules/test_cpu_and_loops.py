@@ -654,6 +654,44 @@ def test_passes_that_fill_a_part_of_the_gpu(how, general):
         assert measures(found[0], of) == (18_810_000, 86, -13_200, 17_000_000)
 
 
+CHOICE = "void at::native::sbtopk::gatherTopK<float>()"
+
+
+@pytest.mark.parametrize(
+    ("how", "general"),
+    [
+        ({}, [False]),
+        ({"taken": 7}, []),
+        ({"batch": "[1, 3]"}, []),  # may be what the pass before made
+        ({"batch": "[8, 3, 96, 96]"}, []),
+        ({"layers": 3}, []),  # steps of time
+        ({"more": "gru_cell"}, []),
+        ({"more": "embedding"}, []),  # of what was chosen: a decoder
+        ({"last": "relu"}, []),  # a result that is made better step by step
+        ({"drawn": "void at::native::distribution_elementwise_grid_stride_kernel<float>()"}, []),  # so is noise
+    ],
+)
+def test_samples_that_are_chosen_for_one_by_one(how, general):
+    keys = {"taken": 10, "batch": "[1, 3, 96, 96]", "layers": 8, "more": "relu", "last": "topk", "drawn": NORM} | how
+    kernels = (*(GEMM,) * keys["layers"], keys["drawn"], CHOICE)
+    names = ["conv2d", keys["more"], *["linear"] * (2 + len(kernels)), keys["last"]]
+    events = again(range(0, 20 * PASS, PASS), *passed(0, last=kernels, apart=60_000))
+    events += inside(*((name, 60_000 * at, 8000) for at, name in enumerate(names)))
+    events += inside(*(("slice", 990_000 + 2 * at, 1) for at in range(keys["taken"])), every=5)
+    details = [
+        row
+        for name in dict.fromkeys(names)
+        for row in with_details(
+            events,
+            name,
+            input_shapes=[f"[{keys['batch'] if name == 'conv2d' else '[1, 1200]'}]"],
+            input_types=['["long int"]' if name == "embedding" else '["float"]'],
+        )
+    ]
+    found = small_batches(in_steps(events, 4, 5 * PASS, limits=LIMITS, op_detail=details))
+    assert [one.general for one in found] == general
+
+
 def recurrent(copies, *, inner="aten::empty"):
     """Calls of a recurrent network in eight steps, each with so many copies in it before its kernel."""
     events = []
