@@ -28,6 +28,10 @@ OF_CUPY = {
     "v": ("void convert_CooToCsr_kernel<0>(const int *, int, int, int *)", 6),
     "m": ("void cusparse::csrmm_alg1_kernel<0>(float)", 50),
     "u": ("cupy_multiply__float32_float32_float32", 10),
+    "f": ("void getrf_pivot<getrf_params_<float, 256, 2>>(int)", 50),
+    "r": ("void kernel_trsm_l_mul32<float, 8, 0>(int)", 20),
+    "g": ("sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize256x128x8", 30),
+    "p": ("sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize32x32x8", 5),
 }
 CONVERTS = "cccccsstttdav"
 
@@ -40,6 +44,44 @@ def of_cupy(letters, line="y = A @ x"):
         step += launched(at + 1000, at + 9000, kernel(at + 10_000, at + 10_000 + 1000 * took, name=name))
     lines = [in_line(at, at + STEP, 7, line) for at in range(0, 5 * STEP, STEP) if line]
     return alike(*step, step_ns=STEP, source_lines=lines)
+
+
+INVERTS = "frfrgrg"
+
+
+@pytest.mark.parametrize(
+    ("lines", "tells"),
+    [
+        ([(INVERTS + "rp", "return cp.linalg.inv(k) @ y")], True),
+        ([(INVERTS + "rp", "w = y.T @ linalg.inv(cov(k, (a, b)))  # w")], True),
+        ([(INVERTS + "rp", "w = cp.dot(inv(k), y)")], True),
+        ([(INVERTS + "r", "p = cp.linalg.inv(k)"), ("p", "w = p @ y"), ("p", "v = p.dot(z)")], True),
+        ([(INVERTS + "r", "p = cp.linalg.inv(k)"), ("p", "w = p @ y"), ("u", "return w, p")], False),
+        ([(INVERTS + "r", "p = cp.linalg.inv(k)"), ("p", "w = p @ y + p.trace()")], False),
+        ([(INVERTS + "r", "p = cp.linalg.inv(k)"), *[("p", "w = p @ w"), ("u", "w = w * a")] * 3], False),  # again
+        ([(INVERTS + "r", "self.p = cp.linalg.inv(k)"), ("p", "w = self.p @ y")], False),  # is kept
+        ([(INVERTS + "r", "p = cp.linalg.inv(k)"), ("p", "w = np @ y")], False),
+        ([(INVERTS + "rg", "return cp.linalg.inv(k) @ y")], False),  # by as many columns
+        ([(INVERTS + "rp", "return cp.linalg.inv(k) * y @ x")], False),  # each element
+        ([(INVERTS + "rp", "return self.inv(k) @ y")], False),
+        ([("gp", "return cp.linalg.inv(k) @ y")], False),  # no factors
+    ],
+)
+def test_inverses_of_cupy_that_are_multiplied(lines, tells):
+    step, where, number = [], [], 0
+    for letters, text in lines:
+        begun = 60_000 * number
+        for letter in letters:
+            at, (name, took) = 60_000 * number, OF_CUPY[letter]
+            step += launched(at + 1000, at + 9000, kernel(at + 10_000, at + 10_000 + 1000 * took, name=name))
+            number += 1
+        line = next(place for place, one in enumerate(lines) if one[1] == text)
+        where += [in_line(at + begun, at + 60_000 * number, line, text) for at in range(0, 5 * STEP, STEP)]
+    more = launched(1_900_000, 1_909_000, kernel(1_910_000, 1_915_000, name=OF_CUPY["u"][0]))
+    found = [*needless_products.inverses_of_cupy(alike(*step, *more, step_ns=STEP, source_lines=where))]
+    assert len(found) == tells
+    if tells:
+        assert found[0].mending.shorter.get_column("saved_ns").sum() >= 5 * (28 + 18 + 28 + 18) * 1000  # "grgr"
 
 
 @pytest.mark.parametrize(("norm", "stakes"), [("two", [5 * 400_000]), ("one", [])])
