@@ -5,7 +5,6 @@ before, of three matrices, of narrow ones, of such as are copied for each sample
 """
 
 import math
-import re
 from typing import Final
 
 import polars as pl
@@ -494,60 +493,30 @@ def sparse_order(report: Report) -> Findings:
 
 # Inverses of CuPy that are multiplied at once, by the text of the program's lines.
 
-_ARGUMENTS: Final = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
-_INVERSE: Final = rf"(?<![\w.])(?:(?:\w+\.)*linalg\.)?inv{_ARGUMENTS}"
-_KEPT: Final = re.compile(rf"\s*(\w+)\s*=\s*{_INVERSE}\s*")
-_NARROW: Final = 0.1  # a product with a few columns takes so much of the time of an inverse's columns, or less
+_INVERSE: Final = r"\blinalg\.inv\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)(?:\.T\b)?"
+_SOLVES: Final = (
+    rf"^[^#]*(?:{_INVERSE}\s*(?:@|\.dot\()|@\s*(?:\w+\.)?{_INVERSE}|\b(?:dot|matmul)\((?:\w+\.)?{_INVERSE},)"
+)
+_FEW_COLUMNS: Final = 0.1  # a product with a few columns takes so much of the time of an inverse's columns, or less
 
 
 @Rule.of(CUPY)
 def inverses_of_cupy(report: Report) -> Findings:
-    """One finding per device on inverses that their lines, or others of the function, multiply by few columns."""
-    inverses, products = _multiplied_inverses(report)
-    if not inverses:
+    """One finding per device on inverses that their lines multiply by few columns."""
+    text = pl.col("text").cast(pl.String)
+    if not source_lines(report).select(text.str.contains(_SOLVES).any()).item():
         return
     work = exclusive_operations(report, "call_start", *THREAD).filter(kind="kernel").drop_nulls("call_start")
     work = work.sort(*THREAD, "call_start")
     work = work.with_columns(place=place_at(report, work.select(*THREAD, at="call_start")))
-    work = work.with_columns(
-        placed_with_text(report, work.select("place")).select(at=pl.format("{}:{}", "file", "line"))
-    )
+    work = work.with_columns(run=say.changes([*THREAD, "place"]).cum_sum())
+    work = placed_with_text(report, work).filter(text.str.contains(_SOLVES))
     # of the kernels of a line one after the other: those after the last of the factors, and after the last solve
     started, name = pl.col("call_start"), pl.col("name").cast(pl.String)
-    run = say.changes([*THREAD, "at"]).cum_sum()
-    after, last = (started > started.filter(name.str.contains(of)).max().over(run) for of in ("getrf", "trsm|getrs"))
-    own = work.with_columns(after=after, last=last)
-    for one in on_gpu.works(report, own.filter(pl.col("at").is_in(inverses)).drop_nulls(["after", "last"])):
-        solved = total(one.rows.filter("after"), "exclusive_ns")
-        multiplies = own.filter(pl.col("at").is_in(products) | (pl.col("at").is_in(inverses) & pl.col("last")))
-        if total(multiplies.filter(device=one.device.device), "exclusive_ns") <= _NARROW * solved:
+    after, last = (started > started.filter(name.str.contains(of)).max().over("run") for of in ("getrf", "trsm|getrs"))
+    for one in on_gpu.works(report, work.with_columns(after=after, last=last).drop_nulls(["after", "last"])):
+        solved, multiplied = (total(one.rows.filter(which), "exclusive_ns") for which in ("after", "last"))
+        if multiplied <= _FEW_COLUMNS * solved:
             # a solve of few columns launches as many kernels
             saved = pl.when("after").then((pl.col("dur_ns") - on_gpu.LEAST_NS).clip(lower_bound=0)).otherwise(0)
             yield one.finding("decompositions: CuPy", saved=saved)
-
-
-def _multiplied_inverses(report: Report) -> tuple[list[str], list[str]]:
-    """Lines (``file:line``) whose inverse is multiplied and no more, there or in others of the function, and these."""
-    code = pl.col("text").cast(pl.String).str.replace(r"#.*", "").alias("code")
-    lines = source_lines(report).group_by("file", "line", "function", code).agg(pl.len().alias("times"))
-    lines = lines.drop_nulls().with_columns(at=pl.format("{}:{}", "file", "line"))
-    inverses, products = [str(at) for at, text in lines.select("at", "code").iter_rows() if _takes(text, _INVERSE)], []
-    for row in lines.filter(pl.col("code").str.contains(r"\binv\(")).iter_rows(named=True):
-        if kept := _KEPT.fullmatch(row["code"]):
-            within = pl.col("function").cast(pl.String).str.starts_with(row["function"])
-            others = lines.filter(within, pl.col("code").str.contains(rf"\b{kept[1]}\b"), file=row["file"])
-            others = others.filter(pl.col("at") != row["at"])
-            multiply = all(_takes(text, rf"(?<![\w.]){kept[1]}\b") for text in others.get_column("code"))
-            # what is multiplied again and again may be worth its inverse
-            if others.height and multiply and total(others, "times") <= 2 * row["times"]:
-                inverses.append(row["at"])
-                products += others.get_column("at").to_list()
-    return inverses, products
-
-
-def _takes(code: str, what: str) -> bool:
-    """Whether a line multiplies, by ``@`` or ``dot``, what has a pattern, wherever it has it."""
-    products = rf"{what}(?:\.T\b)?\s*(?:@(?!=)|\.dot\()|@\s*{what}(?:\.T\b)?(?!\s*[\[(.])"
-    products += rf"|\b(?:dot|matmul)\((?:[^(),]*,)?\s*{what}(?:\.T\b)?\s*[,)]"
-    left, times = re.subn(products, "", code)
-    return times > 0 and not re.search(what, left)

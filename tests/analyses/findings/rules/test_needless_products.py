@@ -53,14 +53,9 @@ INVERTS = "frfrgrg"
     ("lines", "tells"),
     [
         ([(INVERTS + "rp", "return cp.linalg.inv(k) @ y")], True),
-        ([(INVERTS + "rp", "w = y.T @ linalg.inv(cov(k, (a, b)))  # w")], True),
-        ([(INVERTS + "rp", "w = cp.dot(inv(k), y)")], True),
-        ([(INVERTS + "r", "p = cp.linalg.inv(k)"), ("p", "w = p @ y"), ("p", "v = p.dot(z)")], True),
-        ([(INVERTS + "r", "p = cp.linalg.inv(k)"), ("p", "w = p @ y"), ("u", "return w, p")], False),
-        ([(INVERTS + "r", "p = cp.linalg.inv(k)"), ("p", "w = p @ y + p.trace()")], False),
-        ([(INVERTS + "r", "p = cp.linalg.inv(k)"), *[("p", "w = p @ w"), ("u", "w = w * a")] * 3], False),  # again
-        ([(INVERTS + "r", "self.p = cp.linalg.inv(k)"), ("p", "w = self.p @ y")], False),  # is kept
-        ([(INVERTS + "r", "p = cp.linalg.inv(k)"), ("p", "w = np @ y")], False),
+        ([(INVERTS + "rp", "w = y.T @ cp.linalg.inv(cov(k, (a, b)))  # w")], True),
+        ([(INVERTS + "rp", "w = cp.dot(cp.linalg.inv(k), y)")], True),
+        ([(INVERTS + "r", "p = cp.linalg.inv(k)"), ("p", "w = p @ y")], False),  # more may be made of it
         ([(INVERTS + "rg", "return cp.linalg.inv(k) @ y")], False),  # by as many columns
         ([(INVERTS + "rp", "return cp.linalg.inv(k) * y @ x")], False),  # each element
         ([(INVERTS + "rp", "return self.inv(k) @ y")], False),
