@@ -21,6 +21,8 @@ BLOCK = {"registers_per_thread": 32, "static_shared_bytes": 0, "dynamic_shared_b
 HOPPER = {"compute_capability": "9.0", "name": "NVIDIA H200"}
 #: A small GPU: four blocks of one warp fill it.
 SMALL = {"sm_count": 2, "max_warps_per_sm": 2, "threads_per_warp": 32}
+#: One of which each SM holds eight blocks of 256 threads with BLOCK's registers.
+FOUR_SMS = {"compute_capability": "9.0", "sm_count": 4}
 
 
 @dataclass(frozen=True, repr=False)

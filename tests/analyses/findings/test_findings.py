@@ -24,12 +24,10 @@ from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.iterations.phases import steady_part
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.window import Window
-from support.build import BLOCK, LAUNCH, US, call, kernel, report
+from support.build import BLOCK, FOUR_SMS as LIMITS, LAUNCH, US, call, kernel, report
 from support.command import ROOT, SAMPLES
 from support.real_reports import EXPORTS, TRACES, real_report
 
-#: 4 SMs of capability 9.0, each of which holds 8 such blocks.
-LIMITS = {"compute_capability": "9.0", "sm_count": 4}
 COLUMNS = ("rule", "device", "at_stake_ns", "share")
 
 

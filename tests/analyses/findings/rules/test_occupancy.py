@@ -18,17 +18,11 @@ from kanalyze.analyses.findings.rules.occupancy import (
 )
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
-from support.build import again, call, graph, kernel, memset, report
+from support.build import BLOCK, FOUR_SMS as SMALL, again, call, graph, kernel, memset, report
 from support.command import REPORTS
 from support.exports import altered
 from support.measures import assert_told
 from support.real_reports import real_report
-
-#: 4 SMs of capability 9.0.
-SMALL = {"compute_capability": "9.0", "sm_count": 4}
-
-#: What an SM holds 8 blocks of, and what a launch may use more of.
-BLOCK = {"registers_per_thread": 32, "static_shared_bytes": 0, "dynamic_shared_bytes": 0}
 
 #: What every sentence on a small grid ends with.
 SEVERAL = " A block for every SM gains at most the time at stake; more may follow with several."
