@@ -14,7 +14,7 @@ import pytest
 import kanalyze
 from kanalyze.analyses.ranges.ranges import range_gpu, range_kernels, ranges
 from kanalyze.errors import CannotTellError
-from support.nsys_csv import TIMES, assert_rows, fields_of, path_of, report_of, reports_with, rows_of
+from support.nsys_csv import TIMES, assert_rows, path_of, report_of, reports_with, rows_of
 
 SIZES = {"Total": "total", "Avg": "avg", "Med": "median", "Min": "min", "Max": "max", "StdDev": "stddev"}
 SIDES = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
@@ -156,7 +156,3 @@ def with_nsys_ids(trace, name):
         range_parent_id=pl.col("parent_id") - before,
         range_stack=":" + stack.cast(pl.List(pl.String)).list.join(":"),
     )
-
-
-def test_a_field_in_which_nsys_left_quotes():
-    assert fields_of('1,":comma, "quote" and: colon",,"a, b"') == ["1", ':comma, "quote" and: colon', "", "a, b"]

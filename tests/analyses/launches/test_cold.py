@@ -15,8 +15,6 @@ from kanalyze.analyses.launches.cold import cold
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.window import Window
 from support.build import LAUNCH, MS, US, call, kernel, launched, memcpy, nvtx, overhead, report, rows_of
-from support.command import REPORTS
-from support.real_reports import real_report
 from support.shares import cases, holds
 from support.slow_model import SlowModel
 from support.strategies import EVENTS, WINDOWS, few_given, slow_given
@@ -223,23 +221,6 @@ def test_costs_have_their_call_and_the_first_launches_are_those_that_are_counted
     assert found.select((pl.col("idle_ns") <= pl.col("dur_ns").clip(lower_bound=0)).all()).item()
     first = found.filter((pl.col("category") == "first launch") & ~pl.col("what").str.starts_with("graph "))
     assert first.height <= launch_costs(of).slow.get_column("sure").sum()
-
-
-@pytest.mark.one_in(7)
-@pytest.mark.parametrize("path", sorted(REPORTS.glob("*.sqlite")), ids=lambda path: path.stem)
-def test_costs_of_real_reports(path):
-    of = real_report(path)
-    found = cold(of)
-    first = found.filter((pl.col("category") == "first launch") & ~pl.col("what").str.starts_with("graph "))
-    assert first.height == launch_costs(of).slow.get_column("sure").sum()
-    categories = {"context-creation": "context", "unrecorded-context": "context", "first-launch": "first launch"}
-    proved = {categories[one.rule] for one in cold_start(of) if one.table == "cold"}
-    assert proved <= set(found.get_column("category"))
-    by_kernel = cold(of, by="kernel")
-    if path.stem == "add_um":
-        assert found.item(0, "category") == "context"
-        assert by_kernel.item(0, "first_api_ns") > 3 * (by_kernel.item(0, "warm_api_ns") or 1)
-    assert by_kernel.get_column("count").sum() == of.kind("kernel").height
 
 
 def program(startup_ms, steps, *, busy_ms=7, length_ms=10, late_load=False):

@@ -192,23 +192,6 @@ def test_both_granularities_of_one_program():
     assert numbers("graph_graph", *making) == [(86208, 95558, 30696)]
 
 
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize(
-    "name", ["graph_node", "graph_graph", "findings", "findings_clean", "torch_node", "nvtx", "two_processes"]
-)
-def test_the_calls_are_charged_once_and_kernels_are_those_of_the_kernel_table(name):
-    of = real_report(REPORTS / f"{name}.sqlite")
-    calls = kanalyze.api(of).filter(pl.col("name").str.contains("GraphLaunch"))
-    found = graphs(of)
-    assert found.get_column("api_total_ns").sum() == calls.get_column("total_ns").sum()
-    assert found.get_column("launches").sum() == calls.get_column("count").sum()
-    inside, all_kernels = graphs(of, by="kernel"), kanalyze.kernels(of)
-    config = of.kernel_config.filter(pl.col("graph_exec_id").is_not_null())
-    assert inside.get_column("count").sum() == config.height <= all_kernels.get_column("count").sum()
-    assert found.select((pl.col("busy_ns") <= pl.col("span_total_ns")).all()).item()
-    assert found.select((pl.col("exclusive_ns") <= pl.col("busy_ns")).all()).item()
-
-
 def line(*stretches, series=0):
     """Stretches of codes, one after the other in one series."""
     codes = [code for stretch in stretches for code in stretch]

@@ -43,10 +43,8 @@ from kanalyze.analyses.findings.rules.weights import weight_norm
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.window import Window
 from support.build import HOPPER, again, call, host, kernel, launched as called, memcpy, memset, nvtx, report
-from support.command import REPORTS
 from support.kernel_names import ADD, BACKWARD, CAT, DOWN, GEMM, LOG_SOFTMAX, MUL, ONE, POW, SOFTMAX, STRIDED, UP
 from support.measures import assert_told
-from support.real_reports import real_report
 from support.steps import shaped
 
 TANH64 = ONE.format("tanh_kernel_cuda(X&)::{{lambda(double)#1}}").replace("{{", "{").replace("}}", "}")
@@ -809,13 +807,6 @@ def test_who_compiles_already_is_told_to_compile_chains_too():
 
 
 @pytest.mark.slow
-def test_real_programs():
-    (found,) = bias_before_batchnorm(real_report(REPORTS / "torch" / "memory.json.gz"))
-    assert "6 kernels add biases of convolutions" in found.text  # as op_kernels has them
-    (found,) = layout_conversions(real_report(REPORTS / "torch" / "memory.json.gz"))
-    assert "24 conversions of images" in found.text
-
-
 def test_without_layers_that_run_again_the_host_is_spared_what_it_does_between_their_launches():
     (one,) = recomputation(report(launched(*AGAIN, node="B0")))
     assert one.mending.host.select("start", "end").rows() == [(1, 50)]  # not the last product, which is of backward
