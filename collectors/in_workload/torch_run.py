@@ -49,6 +49,8 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> recip
         recipe = recipes.RECIPES[arguments.recipe].with_changes(changes)
     except ValueError as error:
         parser.error(str(error))
+    if arguments.longest < 0:
+        parser.error("--longest is 0 or more")
     if recipe.leaves_out is None and arguments.left_out:
         parser.error(f"recipe {recipe.name} leaves nothing out: choose a toggle recipe")
     return recipes.Settings(
@@ -105,7 +107,8 @@ class Run:
     """
 
     is_recording = profiles_itself = False
-    copied = first_step_ns = thread = 0
+    copied = first_step_ns = 0
+    thread = (0, 0)  # process and thread that began to record
     recorded: hooks.Watched
     stepping: hooks.Watched | None = None
     leaving_out: hooks.Watched | None = None
@@ -178,7 +181,7 @@ class Run:
         self._watch_profilers()
         follow(settings)
         running.start()
-        self.is_recording, self.thread = True, threading.get_ident()
+        self.is_recording, self.thread = True, (os.getpid(), threading.get_ident())
 
     def _end_if_long(self) -> None:
         """End the recording after a step, where it holds enough of them: writing all takes longer than the run."""
@@ -186,8 +189,9 @@ class Run:
         self.first_step_ns = self.first_step_ns or now_ns
         steps, longest_s = self.recorded.seen, self.settings.longest_s
         enough = steps >= _FEWEST_STEPS and now_ns - self.first_step_ns >= longest_s * 1e9 > 0
-        # torch ends a profiler only in the thread that started it
-        if enough and self.is_recording and threading.get_ident() == self.thread:
+        # torch ends a profiler only in the thread that started it; a forked process inherits that one's number
+        here = (os.getpid(), threading.get_ident()) == self.thread
+        if enough and here and self.is_recording and not self.profiles_itself:
             self.is_recording = False
             self.session.stop()
             whole = "--recipe-flag=--longest=0 records all"

@@ -1,5 +1,6 @@
 """Lines of the program that work on what a line before them copied to the host, by the names in their texts."""
 
+import keyword
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -18,11 +19,14 @@ _ASSIGNS: Final = re.compile(
     r"\s*(?P<given>[\w.,\s*\[\]\"']+?)\s*(?::[^=]*)?(?<![=!<>])(?:[-+*/|&@%]?|//|\*\*)=(?!=)(?P<taken>.*)"
 )
 _LOOPS: Final = re.compile(r"\s*for\s+(?P<given>.+?)\s+in\s+(?P<taken>.*)")
-_NAME: Final = re.compile(r"(?<![\w.\"'])[A-Za-z_][\w.]*")
+_NAME: Final = re.compile(r"(?<![\w.])[A-Za-z_][\w.]*(?!\s*=[^=])(?![\w.])")
+_NO_CODE: Final = re.compile(r"'[^']*'|\"[^\"]*\"|#.*")
+_LONGEST: Final = 300  # so many characters of a line are read
 
 #: Lines that hand data on, or wait: no GPU does that in their place.
 _HANDS_ON: Final = re.compile(
-    r"(?i)\b(?:\w*(?:save|write|dump|encode|print|send|tofile|to_csv|to_parquet)\w*|put\w*|post|sleep|wait|join|recv)\("
+    r"(?i)\b(?:\w*(?:save|write|dump|code|print|send|show|plot|tofile|to_csv|to_parquet)\w*|execute\w*|insert\w*|create_dataset"
+    r"|put\w*|post|sleep|wait|join|recv|barrier|fromarray)\(|^\s*del\b"
 )
 
 
@@ -63,9 +67,12 @@ def on_copied(report: Report, gaps: pl.DataFrame) -> pl.DataFrame:
 @cache
 def _parts(text: str) -> tuple[frozenset[str], frozenset[str]]:
     """The names to which a line gives a value, and those that it reads."""
+    text = _NO_CODE.sub("", text.strip()[:_LONGEST])
     match = _ASSIGNS.match(text) or _LOOPS.match(text)
     given, taken = match.group("given", "taken") if match else ("", text)
-    return frozenset(_NAME.findall(re.sub(r"\[[^\]]*\]", "", given))), frozenset(_NAME.findall(taken))
+    names = (_NAME.findall(side) for side in (re.sub(r"\[[^\]]*\]", "", given), taken))
+    given_names, taken_names = (frozenset(side) - {*keyword.kwlist} for side in names)
+    return given_names, taken_names
 
 
 def _counted(stretches: list[dict[str, Any]], names: frozenset[str]) -> Iterator[tuple[int, ...]]:
@@ -82,6 +89,7 @@ def _counted(stretches: list[dict[str, Any]], names: frozenset[str]) -> Iterator
             names = names | given if used else names - given
         # where it goes on to the next launch, others called it again
         if used and (one["whole"] or not inner):
-            working = (each for each in (*inner, one) if not _HANDS_ON.search(each["text"]))
+            called = [] if _HANDS_ON.search(one["text"]) else [*inner, one]
+            working = (each for each in called if not _HANDS_ON.search(each["text"]))
             yield from (tuple(each[name] for name in SPAN) for each in working)
         inner = []

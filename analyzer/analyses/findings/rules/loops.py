@@ -1,5 +1,6 @@
 """Loops of Python over cells, slices, values or parameters, and a model that is run for few samples at a time."""
 
+import operator
 from bisect import bisect_left
 from functools import partial
 from itertools import pairwise
@@ -307,13 +308,17 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
     shapes = pl.col("input_shapes").to_physical().fill_null(0).alias("shapes")
     wide = pl.when("looks_up").then(on_host.side(0, 1)).fill_null(0)
     counts = (pl.col(*_MARKS, "backward", "launches", "to_device", "to_device_bytes"), to_host, shapes)
-    sums = line.select(*counts, names=pl.col("name").hash() // 2**32, wide=wide, square=wide**2)
+    numbers = {"names": pl.col("name").hash() // 2**32, "amounts": on_host.elements().fill_null(0)}
+    sums = line.select(*counts, **numbers, wide=wide, square=wide**2)
     sums = sums.select(pl.all().cast(pl.Int64).cum_sum())
     before = pl.concat([sums.clear(1).fill_null(0), sums])
     in_one, in_all = before[begin + period] - before[begin], before[stop] - before[begin]
     places = [(begin + turn * period).clip(upper_bound=line.height) for turn in range(_MANY + 1)]
-    held = [before.select("shapes", "names")[at] for at in places]
-    sizes, kinds = ([later[of] - one[of] for one, later in pairwise(held)] for of in ("shapes", "names"))
+    held = [before.select("shapes", "names", "amounts")[at] for at in places]
+    sizes, kinds, amounts = ([later[of] - one[of] for one, later in pairwise(held)] for of in held[0].columns)
+    grows, shrinks = (
+        pl.all_horizontal(other(later, one) for one, later in pairwise(amounts)) for other in (operator.ge, operator.le)
+    )
     # of the first operator of the first passes: those of a batch's parts, or of what goes on and on, are alike
     shape = line.get_column("input_shapes")
     passed = [shape.gather((begin + turn * period).clip(upper_bound=line.height - 1)) for turn in range(_NEAR)]
@@ -343,7 +348,8 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
         various=pl.any_horizontal(one != passed[0] for one in passed).fill_null(value=False),
         parts=pl.DataFrame(near).max_horizontal().fill_null(0),
         uneven=pl.any_horizontal(one != sizes[0] for one in sizes),
-        alike=pl.any_horizontal((one != sizes[0]) & (of == kinds[0]) for one, of in zip(sizes, kinds, strict=True)),
+        alike=pl.any_horizontal((one != sizes[0]) & (of == kinds[0]) for one, of in zip(sizes, kinds, strict=True))
+        & ~(grows | shrinks),
         layers=pl.lit(bool(line.get_column("weights").any())),
         trains=pl.lit(bool(line.get_column("backward").any())),
     )
@@ -372,9 +378,9 @@ def _rule() -> pl.Expr:
     layers = pl.all_horizontal("weights", "blocks") & ~pl.col("takes")  # of which each needs the one before
     slices = (pl.col("put_together") & ~layers) | written | (slices & ~pl.col("only_plain"))
     indexing = pl.all_horizontal("elements", "short")
-    # parts of various sizes, of which no state can go on from one to the next
+    # parts of various sizes that do not just grow: no state goes on from one to the next
     samples = pl.all_horizontal("takes", "alike") & ~pl.col("weights") & (pl.col("passes") >= _MANY)
-    written_out = (samples | pl.col("put_together")) & ~pl.any_horizontal("asks", "weights")
+    written_out = pl.all_horizontal("takes", "put_together") & ~pl.any_horizontal("asks", "weights")
     return (
         pl.when(pl.col("only_elements") & pl.col("put_together") & ~pl.col("backward"))
         .then(pl.lit("loop-indexing"))

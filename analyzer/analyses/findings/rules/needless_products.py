@@ -493,24 +493,23 @@ def sparse_order(report: Report) -> Findings:
 
 # Inverses of CuPy that are multiplied at once, by the text of the program's lines.
 
-_INVERSE: Final = r"\blinalg\.inv\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)(?:\.T\b)?"
-_SOLVES: Final = (
-    rf"^[^#]*(?:{_INVERSE}\s*(?:@|\.dot\()|@\s*(?:\w+\.)?{_INVERSE}|\b(?:dot|matmul)\((?:\w+\.)?{_INVERSE},)"
-)
+_INVERSE: Final = r"\b(?:cp|cupy)\.linalg\.inv\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)(?:\.T\b)?"
+_SOLVES: Final = rf"^[^#]*(?:{_INVERSE}\s*(?:@|\.dot\()|@\s*{_INVERSE}|\b(?:dot|matmul)\({_INVERSE},)"
 _FEW_COLUMNS: Final = 0.1  # a product with a few columns takes so much of the time of an inverse's columns, or less
 
 
 @Rule.of(CUPY)
 def inverses_of_cupy(report: Report) -> Findings:
     """One finding per device on inverses that their lines multiply by few columns."""
-    text = pl.col("text").cast(pl.String)
-    if not source_lines(report).select(text.str.contains(_SOLVES).any()).item():
+    text = pl.col("text").cast(pl.String).str.replace_all(r"'[^']*'|\"[^\"]*\"", "")
+    solves = text.str.contains(_SOLVES) & (text.str.count_matches(r"\binv\(") == 1)
+    if not source_lines(report).select(solves.any()).item():
         return
     work = exclusive_operations(report, "call_start", *THREAD).filter(kind="kernel").drop_nulls("call_start")
     work = work.sort(*THREAD, "call_start")
     work = work.with_columns(place=place_at(report, work.select(*THREAD, at="call_start")))
     work = work.with_columns(run=say.changes([*THREAD, "place"]).cum_sum())
-    work = placed_with_text(report, work).filter(text.str.contains(_SOLVES))
+    work = placed_with_text(report, work).filter(solves)
     # of the kernels of a line one after the other: those after the last of the factors, and after the last solve
     started, name = pl.col("call_start"), pl.col("name").cast(pl.String)
     after, last = (started > started.filter(name.str.contains(of)).max().over("run") for of in ("getrf", "trsm|getrs"))

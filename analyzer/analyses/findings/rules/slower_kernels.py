@@ -289,17 +289,20 @@ _PRODUCTS: Final = FAMILY.is_in(["gemm", "conv"]) & INPUTS.str.contains(r"^tf32(
 #: The least part of the kernel time that such attention takes, and what kernels of bfloat16 leave of it: forward and
 #: backward on an H200 0.08 to 0.2, of rows of 128 to 512 0.3 to 0.4.
 _MUCH_ATTENTION: Final = 0.1
-_ATTENTION_LEFT: Final = 0.15
+_ATTENTION_LEFT: Final = 0.2
 
 
 @on_gpu.choosing(_ATTENTION | _PRODUCTS, _MUCH_ATTENTION, PYTORCH)
 def half_precision(work: Work) -> Finding | None:
     """One finding per device whose fused attention is of float32, with its products in TF32."""
     rows = on_gpu.with_decoded(work.rows, attends=_ATTENTION)
-    if total(rows.filter("attends"), "exclusive_ns") < _MUCH_ATTENTION * work.device.kernel_ns:
+    attention_ns = total(rows.filter("attends"), "exclusive_ns")
+    if attention_ns < _MUCH_ATTENTION * work.device.kernel_ns or work.device.capability < _SINCE["bf16"]:
         return None
     left = pl.when("attends").then(_ATTENTION_LEFT).otherwise(on_gpu.HALF_LEFT)
-    return work._replace(rows=rows).finding("half-precision", saved=on_gpu.part("dur_ns", 1 - left))
+    return work._replace(rows=rows).finding(
+        "half-precision", saved=on_gpu.part("dur_ns", 1 - left), multiplies=attention_ns < work.ns
+    )
 
 
 # Arithmetic in float64, which tensors made of NumPy's arrays and Python's floats bring in.

@@ -117,9 +117,10 @@ def _runs(lines: pl.DataFrame) -> pl.DataFrame:
     kernels = kernels.join(long, on="group", how="semi", maintain_order="left")
     kernels = on_gpu.with_decoded(_sized(kernels).with_columns(dur_ns=ns), computes=~OPERATION.is_in(_OF_ANY))
     large, own = ns.filter("large"), name.filter("computes")
+    least = pl.max_horizontal(_FUSED * large.min(), ns.filter("sums").max())
     several = (name.n_unique() >= _FEWEST) & (own.n_unique() >= _OWN)
-    several &= (large.len() >= _FEWEST) & (pl.len() <= _REPEATED * name.n_unique()) & (_FUSED * large.min() < ns.sum())
-    groups = kernels.group_by("group").agg(several=several, merged_ns=_FUSED * large.min(), kept=pl.lit(1))
+    several &= (large.len() >= _FEWEST) & (pl.len() <= _REPEATED * name.n_unique()) & (least < ns.sum())
+    groups = kernels.group_by("group").agg(several=several, merged_ns=least, kept=pl.lit(1))
     return kernels.join(groups.filter("several").drop("several"), on="group", maintain_order="left")
 
 
@@ -142,13 +143,15 @@ def _formulas(runs: Work, compiled: Mending | partial[Mending]) -> Finding | Non
     names = sums.sort("exclusive_ns", "name", descending=[True, False]).get_column("name")
     operations = [*dict.fromkeys(one for one in (decode(name).operation for name in names) if one)][: say.NAMED]
     words, searched = _words(runs), pl.col("group").is_in(_searches(runs).implode())
+    least_ns = None
     if words == "fusion: distances":  # by a product, without a tensor of all differences
-        compiled = on_gpu.merged(rows.with_columns(merged_ns=on_gpu.part("exclusive_ns", 0.1).sum().over("group")))
-    if 2 * total(rows.filter(searched), "exclusive_ns") >= runs.ns:
+        least_ns = on_gpu.part("exclusive_ns", 0.1).sum().over("group")
+    elif 2 * total(rows.filter(searched), "exclusive_ns") >= runs.ns:
         # a search for a million values among thousands takes so long on an H200
-        rows = rows.with_columns(pl.min_horizontal("merged_ns", pl.when(searched).then(pl.lit(15_000))))
-        words, compiled = "fusion: comparisons", on_gpu.merged(rows)
-        saved = runs.ns - total(rows.unique("group"), "merged_ns")
+        words, least_ns = "fusion: comparisons", pl.min_horizontal("merged_ns", pl.when(searched).then(pl.lit(15_000)))
+    if least_ns is not None:
+        rows = rows.with_columns(merged_ns=least_ns)
+        compiled, saved = on_gpu.merged(rows), runs.ns - total(rows.unique("group"), "merged_ns")
     return runs.finding(
         words,
         "",

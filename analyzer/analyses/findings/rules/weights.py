@@ -377,18 +377,25 @@ def repeated_backward(report: Report) -> Findings:
             yield work.finding(f"unneeded-gradients: {name}", where=where, mending=mending)
 
 
+#: Nodes of layers that keep their weights; and what reads or scales gradients between two calls of backward.
+_OF_WEIGHTS: Final = r"Addmm|Mm|Convolution|Linear"
+_READS: Final = r"^aten::(?:clone|norm|linalg_vector_norm|_foreach_(?:norm|mul|clone).*)$"
+
+
 def _run_again(report: Report) -> pl.DataFrame:
     """The nodes of autograd that a later call of backward runs again: :data:`SPAN`, call, adds (what it gives then).
 
     They include the gradients right behind them. All of a later call are new, after the step of an optimizer that has
-    other parameters (what is left of a graph whose weights were changed does not run), or all are added.
+    other parameters (what is left of a graph whose weights were changed does not run, but for layers that come first),
+    or all are added, and nothing reads or scales those of the first time.
     """
     own, process, node = _calling(report), ["process_id"], ("forward_thread_id", "sequence_number", "node")
     # in calls with nodes of several threads some are of what backward runs: checkpoints, gradients of gradients
     nodes = _in_calls(report, own).drop_nulls("call").sort(*THREAD, "start").with_columns(node="name")
     nodes = nodes.filter((pl.col("forward_thread_id").drop_nulls().n_unique() == 1).over("call"))
     numbered = pl.col("sequence_number").is_not_null()
-    nodes = nodes.with_columns(pl.when(numbered).then(key).forward_fill().over(THREAD).alias(key) for key in node)
+    each_call = [*THREAD, "call"]
+    nodes = nodes.with_columns(pl.when(numbered).then(key).forward_fill().over(each_call).alias(key) for key in node)
     by_call = nodes.group_by(*THREAD, *node, "call", "begun", maintain_order=True)
     adds, facts = pl.col("adds"), ("call", "begun", "given", "new")
     sides = {"start": pl.col("start").min(), "end": pl.col("end").max()}
@@ -396,12 +403,14 @@ def _run_again(report: Report) -> pl.DataFrame:
     later = (pl.col(key).shift(-1).over(*process, *node).alias(f"next_{key}") for key in facts)
     again = each.with_columns(later).drop_nulls("next_call")
     pairs = again.group_by(*process, "call", "begun", "next_call", "next_begun").agg(
-        pl.sum("given", "next_given", "next_new")
+        pl.sum("given", "next_given", "next_new"), layers=pl.col("node").str.contains(_OF_WEIGHTS).sum()
     )
-    for by, events in (("stepped", on_host.updated(report)), ("zeroed", own.filter(pl.col("name").is_in(_ZEROES)))):
+    used = own.filter(pl.col("name").is_in(_ZEROES) | pl.col("name").str.contains(_READS))
+    for by, events in (("stepped", on_host.updated(report)), ("used", used)):
         pairs = nearest(pairs, events.select(*process, pl.col("start").alias(by)), ("begun", by), process, "after")
-    stepped, zeroed = ((pl.col(by) < pl.col("next_begun")).fill_null(value=False) for by in ("stepped", "zeroed"))
-    reset, added = (pl.col("next_new") == pl.col("next_given")) & stepped, (pl.col("next_new") == 0) & ~zeroed
+    stepped, used_between = ((pl.col(by) < pl.col("next_begun")).fill_null(value=False) for by in ("stepped", "used"))
+    reset = (pl.col("next_new") == pl.col("next_given")) & stepped & (pl.col("layers") > 1)
+    added = (pl.col("next_new") == 0) & ~stepped & ~used_between
     # what gave hardly any gradients the first time was asked for others: torch.autograd.grad()
     pairs = pairs.filter(reset | added, pl.col("next_given") > 0, 2 * pl.col("given") >= pl.col("next_given"))
     return again.join(pairs.select("call", "next_call", adds=added), on=["call", "next_call"])

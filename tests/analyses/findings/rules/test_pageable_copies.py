@@ -351,7 +351,15 @@ def test_data_that_the_host_asks_for(rule, make, words):
         ("x = y.cpu().numpy()", [("f", 2, "top = np.argmax(x, 1)"), ("f", 3, "n += np.bincount(top)")], [2, 3]),
         ("x = y.cpu().numpy()", [("f", 2, "for row in x:"), ("a", 3), ("f", 1, "for row in x:")], [2, 3, 1]),
         ("x = y.cpu().numpy()", [("f", 2, "np.save(path, x)"), ("f", 3, "batch = next(batches)")], []),
-        ("x = y.cpu().numpy()", [("f", 2, "x = next(batches)"), ("f", 3, "show(x)")], []),
+        ("x = y.cpu().numpy()", [("f", 2, "x = next(batches)"), ("f", 3, "top(x)")], []),
+        ("x = y.cpu().numpy()", [("f", 2, "b = next(at, x=3)  # as x"), ("f", 3, "info('mean of x')")], []),
+        ("if keep: x = y.cpu()", [("f", 2, "b = next(at) if more else 0")], []),
+        (
+            "x = y.cpu().numpy()",
+            [("f", 2, "save_video(x)"), ("g", 3, "stream.append(one)"), ("f", 1, "save_video(x)")],
+            [],
+        ),
+        ("x = y.cpu().numpy()", [("f", 3, "tokens.batch_decode(x)"), ("f", 3, "del x")], []),
         ("return y.cpu().numpy()", [("main", 2, "x = f(y)"), ("main", 3, "batch = next(batches)")], []),
         ("return y.cpu().numpy()", [("main", 3), ("f", 4)], []),  # which copies again
     ],

@@ -167,6 +167,7 @@ OPERATORS = {
     "S": ("aten::linear", (), 9_000),  # the student
     "L": ("aten::ones_like", ("aten::fill_",), 1_000),
     "G": ("aten::mul", (), 1_000),
+    "C": ("aten::clone", (), 1_000),
     "s": (f"{NODE}AddmmBackward0", ("aten::mm",), 9_000),
     "t": (f"{NODE}ConvolutionBackward0", ("aten::convolution_backward",), 30_000),
     "d": (f"{NODE}TBackward0", ("aten::t",), 1_000),  # of what backward ran
@@ -240,8 +241,11 @@ def test_backward_of_what_is_not_trained(steps, stake):
 @pytest.mark.parametrize(
     ("step", "stake", "words"),
     [
-        ("TLtaULtnU", 32_000, "fake.detach()"),  # a generator: its critic is updated before it
-        ("TLtaUGULtnU", 32_000, "fake.detach()"),
+        ("TSLstaULstnU", 41_000, "fake.detach()"),  # a generator: its critic is updated before it
+        ("TSLstaUGULstnU", 41_000, "fake.detach()"),
+        ("TLtaULtnU", 0, ""),  # a first layer, whose weights may have been updated
+        ("TLtnULtaU", 0, ""),
+        ("TLtnCLtaU", 0, ""),  # gradients of each loss are copied
         ("TLtnLtaU", 30_000, "(loss_a + loss_b).backward() once"),
         ("TLtnLtaLtaU", 62_000, "(loss_a + loss_b).backward() once"),
         ("TLtaU", 0, ""),
