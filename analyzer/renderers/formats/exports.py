@@ -74,16 +74,16 @@ class _Tracks:
         self.of_counters = [self._of_counter(counter) for counter in trace.counters]
 
     def _new(self, key: object, body: bytes, parent: int | None = None) -> int:
-        uuid = self._uuids[key] = len(self._uuids) + 1
-        above = b"" if parent is None else number(5, parent)
-        self.descriptors.append(number(1, uuid) + above + body)
-        return uuid
+        """The uuid of a track, which is described when it is first asked for."""
+        if key not in self._uuids:
+            self._uuids[key] = len(self._uuids) + 1
+            above = b"" if parent is None else number(5, parent)
+            self.descriptors.append(number(1, self._uuids[key]) + above + body)
+        return self._uuids[key]
 
     def _process(self, process: int | None, rank: int | None) -> int:
         """The track of a process; one without a number for Perfetto, or of several ranks, has a name alone."""
         key = ("process", process, rank)
-        if key in self._uuids:
-            return self._uuids[key]
         name = self._names.get((rank, -1 if process is None else process), "process")
         if process is not None and rank is None and 0 <= process < _MOST_PID:
             return self._new(key, sized(3, number(1, process) + sized(6, name)))
@@ -242,19 +242,11 @@ CONTENTS: Final = "tables.json"
 
 
 def write_table(form: str, forms: Sequence[Table], frame: pl.DataFrame, path: Path, origin: str) -> dict[str, object]:
-    """Writes a table, in the format that is the ending of such files: parquet, arrow (Feather) or csv.
+    """Writes a table, of which `forms` are its declaration and those of its other forms; gives its entry in `contents`.
 
-    The Arrow schema of the first two has the fields' metadata. CSV has numbers and texts unformatted, nulls empty.
-
-    Args:
-        form: The format.
-        forms: The table's declaration, and those of its other forms.
-        frame: Its rows.
-        path: The file.
-        origin: A word on where it is from; empty without one.
-
-    Returns:
-        What :func:`contents` says of it.
+    The format `form` is the ending of such files: parquet, arrow (Feather) or csv. The Arrow schema of the first two
+    has the fields' metadata. CSV has numbers and texts unformatted, nulls empty. `origin` is a word on where it is
+    from; empty without one.
     """
     # the first two are of a table of several windows or reports
     known = {"instance": "The window that the row is of.", "report": "The report that the row is of, as it was given."}

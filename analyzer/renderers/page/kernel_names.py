@@ -416,19 +416,11 @@ def distinct(texts: Sequence[str], width: int) -> list[str]:
     What is left out stands in the middle, or where that is what tells two of them apart at one of the ends.
     """
     owners = {text: text for text in texts if len(text) <= width}
-    for text in texts:
-        if len(text) > width and text not in owners.values():
-            owners[next(form for form in _forms(text, width) if form not in owners)] = text
-    return [*map({text: form for form, text in owners.items()}.__getitem__, texts)]
-
-
-def _forms(text: str, width: int) -> Iterator[str]:
-    """Shorter forms of a text, the first the best; endless, with a number at last."""
     kept = width - 1
     front = (kept + 1) // 2
-    yield f"{text[:front]}…{text[len(text) - (kept - front) :]}"
-    yield f"…{text[-kept:]}"
-    yield f"{text[:kept]}…"
-    for number in count(2):
-        mark = f"…#{number}"
-        yield f"{text[: max(width - len(mark), 0)]}{mark}"
+    for text in dict.fromkeys(texts):
+        if len(text) > width:
+            forms = (f"{text[:front]}…{text[len(text) - (kept - front) :]}", f"…{text[-kept:]}", f"{text[:kept]}…")
+            numbered = (f"{text[: max(width - len(mark), 0)]}{mark}" for mark in map("…#{}".format, count(2)))
+            owners[next(form for form in chain(forms, numbered) if form not in owners)] = text
+    return [*map({text: form for form, text in owners.items()}.__getitem__, texts)]
