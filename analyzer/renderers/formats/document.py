@@ -199,8 +199,10 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"keyed": _keyed, "percent": units.percent, "short": outlets.short, "time": units.time}
+    made.filters |= {"percent": units.percent, "short": outlets.short, "time": units.time}
     made.filters["cell"] = lambda value, column: outlets.short(text_of(column, value))
+    # a bar of glyphs, or their legend, in colours
+    made.filters["keyed"] = lambda text: Markup(str(escape(outlets.line(text))).translate(_KEYS))  # noqa: S704 - escaped
     # what `kanalyze explain` says of a rule, without its name
     made.filters["explained"] = lambda rule: Markup(escape(explained(explanation(rule), 110).partition("\n")[2]))  # noqa: S704 - escaped
     return made
@@ -208,11 +210,6 @@ def environment() -> Environment:
 
 #: The glyphs of a rank's step as boxes of their colours.
 _KEYS: Final = {ord(glyph): Markup('<span class="key part-{}"></span>').format(part) for part, glyph in PARTS.items()}
-
-
-def _keyed(text: str) -> Markup:
-    """A bar of glyphs, or their legend, in colours."""
-    return Markup(str(escape(outlets.line(text))).translate(_KEYS))  # noqa: S704 - escaped
 
 
 def _timeline(timeline: Timeline, data: str, ranks_left_out: int) -> dict[str, Any]:

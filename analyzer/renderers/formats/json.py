@@ -95,7 +95,7 @@ def _summary(shown: Summary) -> Object:
     }
     if shown.joined is not None:
         parts |= {
-            "joined_with": [_path(meta.path) for meta in shown.others],
+            "joined_with": [outlets.line(str(meta.path)) for meta in shown.others],
             "joined_reports": [*map(_meta, shown.others)],
             "joined": shown.joined.to_dicts(),
             "gains": [] if shown.gains is None else shown.gains.to_dicts(),
@@ -131,12 +131,8 @@ def _job(job: Job) -> Object:
 
 def _meta(meta: report.Meta) -> Object:
     """Metadata of a report, without what only comparisons of runs (turn) and the answer (wsl) use."""
-    values = {name: _path(value) if isinstance(value, Path) else value for name, value in asdict(meta).items()}
-    return {name: value for name, value in values.items() if name not in ("turn", "wsl")}
-
-
-def _path(path: Path) -> str:
-    return outlets.line(str(path))
+    values = {name: value for name, value in asdict(meta).items() if name not in ("turn", "wsl")}
+    return values | {name: outlets.line(str(value)) for name, value in values.items() if isinstance(value, Path)}
 
 
 def _overview(summary: Summary) -> Object:
@@ -159,7 +155,7 @@ def _overview(summary: Summary) -> Object:
             "health": [] if doubts is None else _short_rows(doubts.head(_FINDINGS)),
             "cannot_tell": _reasons(summary.cannot_tell),
             **more,
-            **({"joined_with": [_path(meta.path) for meta in summary.others]} if summary.others else {}),
+            **({"joined_with": [outlets.line(str(meta.path)) for meta in summary.others]} if summary.others else {}),
         },
     )
 

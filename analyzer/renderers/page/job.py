@@ -1,7 +1,6 @@
 """Builds the page of a job: its step, who waits for whom and why, what collectives reach; draws one of these."""
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Final
 
 import polars as pl
@@ -10,7 +9,7 @@ from kanalyze import outlets, units
 from kanalyze.analyses.ranks._job import SENDS, Job
 from kanalyze.analyses.ranks._job_findings import Late, job_findings, late_ranks, notable_causes
 from kanalyze.analyses.ranks.tables import common_steps
-from kanalyze.renderers.page import PARTS, Block, Column, Page, Row, Section, numbers, of, section, words
+from kanalyze.renderers.page import PARTS, Block, Column, Page, Section, numbers, of, section, words
 from kanalyze.renderers.page.comparison import signed
 
 #: Width of a rank's bar; ranks that are shown one by one, of more the extremes and quartiles by waiting.
@@ -154,20 +153,15 @@ def _ranks(table: pl.DataFrame, most: int) -> Section:
     transfer = pl.col("transfer_ns") + pl.col("unmatched_ns")
     shown = shown.with_columns(kernel="kernel_ns", waiting="wait_ns", transfer=transfer)
     shown = shown.with_columns(rest=pl.col("ns") - pl.sum_horizontal("kernel", "waiting", "transfer"))
-    longest = int(shown.select((pl.col("ns") / pl.col("steps")).max()).item() or 0)
-
-    def each(name: str, row: Row) -> str:
-        return units.time(row[name] / max(row["steps"], 1))
-
+    of_step = pl.col("ns", "hidden_ns", *PARTS) / pl.col("steps")  # a rank without any takes no time, and is in no row
+    shown = shown.with_columns(of_step.name.suffix("_of_step_ns"))
+    longest = int(shown.get_column("ns_of_step_ns").max() or 0)
     columns = (
         Column("rank", "called"),
-        Column("step", partial(each, "ns")),
-        Column("", lambda row: _bar({name: row[name] for name in PARTS}, longest * max(row["steps"], 1)), left=True),
-        Column("kernels", partial(each, "kernel")),
-        Column("waiting", partial(each, "waiting")),
-        Column("transfer", partial(each, "transfer"), spare=True),
-        Column("rest", partial(each, "rest"), spare=True),
-        Column("hidden", partial(each, "hidden_ns"), wide=True),
+        *numbers(step="ns_of_step_ns"),
+        Column("", lambda row: _bar({name: row[name] for name in PARTS}, longest * row["steps"]), left=True),
+        *numbers(kernels="kernel_of_step_ns", waiting="waiting_of_step_ns", transfer="transfer_of_step_ns spare"),
+        *numbers(rest="rest_of_step_ns spare", hidden="hidden_ns_of_step_ns wide"),
     )
     legend = "{kernel} kernels {waiting} waiting {transfer} transfer {rest} rest; hidden: communication beside kernels"
     remark = of(shown.height, table.height)

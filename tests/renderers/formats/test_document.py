@@ -13,7 +13,7 @@ from kanalyze.analyses.page.file_page import CopyPoints
 from kanalyze.analyses.page.time_page import TABLES
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.renderers.formats import charts, document
-from kanalyze.renderers.formats.document import _SECTIONS, _iterations, _keyed, _rendered, _timeline, _waiting
+from kanalyze.renderers.formats.document import _SECTIONS, _iterations, _rendered, _timeline, _waiting, environment
 from kanalyze.renderers.page import Page
 from kanalyze.report import Meta
 from support.hostile import ALL, obeyed_by_terminal
@@ -115,9 +115,10 @@ def test_every_column_of_every_table_has_a_heading_of_its_own():
 
 def test_glyphs_of_bars_and_of_legends_have_colours_and_texts_are_escaped():
     box = '<span class="key part-{}"></span>'
-    assert _keyed("█░▓·") == "".join(map(box.format, ("kernel", "waiting", "transfer", "rest")))
-    assert _keyed("  █|") == f"  {box.format('kernel')}|"
-    assert _keyed("█ kernels <b>") == f"{box.format('kernel')} kernels &lt;b&gt;"
+    keyed = environment().filters["keyed"]
+    assert keyed("█░▓·") == "".join(map(box.format, ("kernel", "waiting", "transfer", "rest")))
+    assert keyed("  █|") == f"  {box.format('kernel')}|"
+    assert keyed("█ kernels <b>") == f"{box.format('kernel')} kernels &lt;b&gt;"
 
 
 SCHEMA = ["name", "time_ns", "intensity_flop_per_byte", "achieved_flop_per_s", "precision", "peak_flop_per_s",
