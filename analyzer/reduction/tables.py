@@ -216,28 +216,23 @@ def write(reduction: Packed, out: Path) -> Path:
     """
     with writable(out):
         out.mkdir(parents=True, exist_ok=True)
+        place = out / reduction.origin.folder
         with unfinished(out / _UNFINISHED, folder=True) as scratch:
-            place = _placed(reduction, scratch, out / reduction.origin.folder)
+            new = scratch / "new"
+            new.mkdir()
+            for name, content in reduction.files.items():
+                (new / name).write_bytes(content)
+            if os.path.lexists(place) and not is_whole(place):
+                place.rename(scratch / "damaged")
+            try:
+                new.rename(place)
+            except OSError:
+                if not is_whole(place):  # a whole one stays, such as another process has written meanwhile
+                    raise
         for old in _superseded(reduction, out):  # so that no reader sees half of it; another process may be quicker
             with unfinished(out / _UNFINISHED, folder=True) as gone, suppress(OSError):
                 old.rename(gone / "old")
     return place
-
-
-def _placed(reduction: Packed, scratch: Path, target: Path) -> Path:
-    """The `target` after the files were written beside it and moved there; a whole one of the same file stays."""
-    new = scratch / "new"
-    new.mkdir()
-    for name, content in reduction.files.items():
-        (new / name).write_bytes(content)
-    if os.path.lexists(target) and not is_whole(target):
-        target.rename(scratch / "damaged")
-    try:
-        new.rename(target)
-    except OSError:
-        if not is_whole(target):  # which another process has written meanwhile
-            raise
-    return target
 
 
 def _superseded(new: Packed, out: Path) -> Iterator[Path]:
