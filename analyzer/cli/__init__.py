@@ -38,8 +38,6 @@ with machinery.late():
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from kanalyze.schema import Table
-
     Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
     Choices = Iterable[tuple[str, str]]  # with a word about each
 
@@ -157,14 +155,6 @@ def _words(ctx: click.Context) -> list[str]:
     return [str(word) for word in named if word is not None] or [*ctx.args]
 
 
-def _declared(ctx: click.Context) -> list[Table]:
-    """The table on the line: the form that is asked for, or all of its forms."""
-    name = _words(ctx)[0]
-    forms = [catalog.table(name), *catalog.forms(name)]
-    by = ctx.params.get("by")
-    return [form for form in forms if form.when == f"--by {by}"] or forms
-
-
 @_completer
 def complete_tables(_: click.Context, incomplete: str) -> Choices:
     """Names of tables."""
@@ -172,7 +162,11 @@ def complete_tables(_: click.Context, incomplete: str) -> Choices:
 
 
 def _column_names(ctx: click.Context) -> dict[str, str]:
-    return {column.name: column.doc for form in _declared(ctx) for column in form.columns}
+    """The columns of the table on the line, with what they hold: of the form that is asked for, or of all its forms."""
+    name = _words(ctx)[0]
+    forms = [catalog.table(name), *catalog.forms(name)]
+    asked = [form for form in forms if form.when == f"--by {ctx.params.get('by')}"]
+    return {column.name: column.doc for form in asked or forms for column in form.columns}
 
 
 def _behind(incomplete: str, choices: Choices) -> Choices:
@@ -281,7 +275,7 @@ def flag(names: str, text: str, *, default: bool | None = False) -> click.Option
     return option(names, text, is_flag=True, default=default)
 
 
-class _Argument(click.Argument):
+class Argument(click.Argument):
     """An argument; a report stands before or behind what it is asked for: ``plot ledger R`` and ``plot R ledger``."""
 
     def consume_value(self, ctx: click.Context, opts: Any) -> Any:  # noqa: ANN401 - click's
@@ -304,11 +298,6 @@ def _is_path(word: str, name: str) -> bool:
     values = catalog.every_name() if name == "table" else PICTURES if name == "picture" else ()
     values = descriptions.names() if name == "name" else values
     return os.path.lexists(word) and word not in values
-
-
-def argument(name: str, **attributes: Any) -> click.Argument:  # noqa: ANN401 - of click.Argument
-    """An argument of a command."""
-    return _Argument([name], **attributes)
 
 
 def output(text: str, metavar: str = "FILE", **attributes: Any) -> click.Option:  # noqa: ANN401 - of click.Option
@@ -340,9 +329,9 @@ def answering(name: str, text: str, answer: Callable[[], str]) -> click.Option:
 
 
 #: Tables, of which the names are completed; the report's path, and the paths of one report or more.
-TABLE: Final = argument("table", required=False, shell_complete=complete_tables)
-REPORT: Final = argument("report", type=READ)
-REPORTS: Final = argument("reports", nargs=-1, required=True, type=READ)
+TABLE: Final = Argument(["table"], required=False, shell_complete=complete_tables)
+REPORT: Final = Argument(["report"], type=READ)
+REPORTS: Final = Argument(["reports"], nargs=-1, required=True, type=READ)
 
 NO_CACHE: Final = flag("--no-cache", "Read the report itself, not what is kept of it; keep nothing.")
 SCOPE: Final = (

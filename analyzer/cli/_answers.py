@@ -6,7 +6,7 @@ Of a folder all answer, of a capture the first with what a table needs.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from contextlib import suppress
 from functools import partial
 from itertools import permutations
@@ -103,11 +103,13 @@ def per_window(reports: Sequence[Report], where: Where, make: Callable[[Where], 
     return {window.name: make(where._replace(window=window.name)) for window in windows}
 
 
-def refuse_several(windows: Mapping[str | None, object], what: str) -> None:
-    """Refuses a window that is each of several, such as ``step#*``, of what draws one."""
-    if len(windows) > 1:
-        those = f"these are {len(windows):,}; name one of them, such as {next(iter(windows))}"
+def opened_part(report: Path, where: Where, what: str) -> Report:
+    """The report for the one window of `what` is drawn; refuses one that is each of several, such as ``step#*``."""
+    parts = opened_parts(report, where)
+    if len(parts) > 1:
+        those = f"these are {len(parts):,}; name one of them, such as {next(iter(parts))}"
         raise click.UsageError(f"{what} is of one window, and {those}. `kanalyze summarize` and `show` take them all.")
+    return next(iter(parts.values()))
 
 
 def parts_of(whole: Report, where: Where) -> dict[str | None, Report]:
@@ -265,11 +267,10 @@ def _file(report: Report) -> str:
 
 def doubt_line(file: str, doubts: pl.DataFrame) -> str:
     """The warning for the report in `file`, from doubtful rows of the table `health`; empty if there are none."""
-    texts: list[str] = []
-    for check, count, ns in doubts.head(_NAMED).select("check", "count", "ns").iter_rows():
-        texts.append(
-            units.checked(outlets.cut(check.rstrip("."), _WIDE), count) + (f" ({units.time(ns)})" if ns else "")
-        )
+    texts = [
+        units.checked(outlets.cut(check.rstrip("."), _WIDE), count) + (f" ({units.time(ns)})" if ns else "")
+        for check, count, ns in doubts.head(_NAMED).select("check", "count", "ns").iter_rows()
+    ]
     more = f"; and {units.count(doubts.height - len(texts))} more" if doubts.height > len(texts) else ""
     return f"{file}: not all of this can be trusted: {'; '.join(texts)}{more}. See `{command(file)}`" if texts else ""
 

@@ -8,6 +8,7 @@ which costs a millisecond, and tells how the child ended.
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import shutil
@@ -26,11 +27,11 @@ import click
 
 from kanalyze import machinery, outlets
 from kanalyze.errors import KanalyzeError, OutOfMemoryError, OutputError, SqlError, writable
-from kanalyze.renderers.tables.rows import FORMATS
 
 with machinery.late():
     from kanalyze.renderers import page as pages
     from kanalyze.renderers.formats import json as json_pages, markdown, terminal
+    from kanalyze.renderers.tables import frame
 
 if TYPE_CHECKING:
     import polars as pl
@@ -115,6 +116,22 @@ class Out(NamedTuple):
 PAGES: Final[dict[str, Callable[[Sequence[Shown], int | None], str]]] = {
     "markdown": lambda pages, top: markdown.render(pages, top=top),
     "json": lambda pages, _: json_pages.render(pages),
+}
+
+
+def _parquet(rows: pl.DataFrame) -> bytes:
+    """Parquet file with the table's types."""
+    rows.write_parquet(buffer := io.BytesIO())
+    return buffer.getvalue()
+
+
+#: What renders all rows of a table, each a ``--format`` of the commands that print tables: CSV with a header, numbers
+#: and texts unformatted, nulls empty; JSON as a list of objects, one per row.
+FORMATS: Final[dict[str, Callable[[pl.DataFrame], bytes]]] = {
+    "csv": lambda rows: rows.write_csv().encode(),
+    "json": lambda rows: outlets.escaped_json(rows.write_json()).encode() + b"\n",
+    "markdown": lambda rows: frame.markdown(rows).encode(),
+    "parquet": _parquet,
 }
 
 

@@ -101,8 +101,8 @@ class _Collect(click.Command):
         ),
         cli.flag("--dry-run", "Print the commands, for any machine, and run none of them."),
         cli.flag("--list listed", "List the reference workloads, or describe WORKLOAD, and run nothing."),
-        cli.argument("workload", required=False, shell_complete=cli.complete_workloads),
-        cli.argument("args", nargs=-1, type=click.UNPROCESSED, shell_complete=cli.complete_files),
+        cli.Argument(["workload"], required=False, shell_complete=cli.complete_workloads),
+        cli.Argument(["args"], nargs=-1, type=click.UNPROCESSED, shell_complete=cli.complete_files),
     ],
 )
 def collect(  # noqa: PLR0913 - a click command has a parameter per option

@@ -106,9 +106,7 @@ def _write_trace(reports: Sequence[Path], where: Where, form: str, output: Path)
 
 def _slices(reports: Sequence[Path], where: Where) -> "slices.Slices":
     if (count := len(_answers.expanded(reports))) == 1:
-        parts = _answers.opened_parts(reports[0], where)
-        _answers.refuse_several(parts, "a trace")
-        return slices.slices(next(iter(parts.values())))
+        return slices.slices(_answers.opened_part(reports[0], where, "a trace"))
     where.refuse_part("the ranks of a job are written whole; give one of their reports for a part of it.")
     trace = jobs.slices_of_job(reports, _answers.request(where))
     if trace is None:
@@ -166,7 +164,7 @@ def _file_page(reports: Sequence[Path], where: Where) -> "file_page.FilePage":
 
 
 @cli.command(
-    cli.argument("reports", nargs=-1, required=True, type=_process.InputPath()),
+    cli.Argument(["reports"], nargs=-1, required=True, type=_process.InputPath()),
     cli.option(
         "-o --output out", "The folder of the reductions; may exist.", "DIR", type=_process.OutputPath(), required=True
     ),
@@ -199,17 +197,12 @@ def reduce(reports: Sequence[str], out: str, jobs: int | None, dask: str | None)
             most = jobs or min(processors(), _process.most_at_once(reports))
             engine = reducing.by_processes(1 if _process.limits_of_process() else most)
         ended = reducing.reduce_reports(reports, Path(out), engine, progress=shown, left_out=_answers.print_left_out)
-    _process.emit(_outcome(ended))
-    if ended.left_out:
-        raise click.exceptions.Exit(1)
-
-
-def _outcome(ended: "reducing.Reduced") -> str:
-    """How many reports were reduced, and what to do with them."""
     parts = [f"{units.plural(len(ended.made), 'report')} reduced"]
     parts += [f"{len(ended.there):,} there already"] if ended.there else []
     parts += [f"{len(ended.left_out):,} left out"] if ended.left_out else []
-    return f"{', '.join(parts)}. The page of all: {outlets.command('kanalyze', 'ranks', ended.out)}\n"
+    _process.emit(f"{', '.join(parts)}. The page of all: {outlets.command('kanalyze', 'ranks', ended.out)}\n")
+    if ended.left_out:
+        raise click.exceptions.Exit(1)
 
 
 @cli.command(
@@ -231,14 +224,10 @@ def redact(  # noqa: PLR0913 - a click command has a parameter per option
     if (to.output is None) is not check:
         raise click.UsageError("Give either -o OUT or --check.")
     gone = redaction.redact(report, to.output, keep=keep, remove=remove, source=source)
-    _process.emit(_taken_out(gone, f"{report}: would be taken out:" if check else f"{to.output}: written. Taken out:"))
-
-
-def _taken_out(removed: "redaction.Removed", head: str) -> str:
-    """What was removed, as lines."""
-    counts = {what: units.count(number) for what, number in removed.counts.most_common()}
+    head = f"{report}: would be taken out:" if check else f"{to.output}: written. Taken out:"
+    counts = {what: units.count(number) for what, number in gone.counts.most_common()}
     wide = max(map(len, counts.values()), default=0)
     lines = [f"  {number:>{wide}}  {what}" for what, number in counts.items()] or ["  nothing"]
-    left_out = [f"left out: {name}, {why}" for name, why in removed.left_out.items()]
+    left_out = [f"left out: {name}, {why}" for name, why in gone.left_out.items()]
     advice = "Names of kernels, ranges and files stay: look at it before you show it; --remove takes out more."
-    return "\n".join(outlets.line(line) for line in (head, *lines, *left_out, *removed.notes, advice)) + "\n"
+    _process.emit("".join(f"{outlets.line(line)}\n" for line in (head, *lines, *left_out, *gone.notes, advice)))

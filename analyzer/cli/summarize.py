@@ -225,8 +225,8 @@ def _faster(text: str) -> tuple[str, float]:
 
 
 @cli.command(
-    cli.argument("name", required=False, shell_complete=cli.complete_findings),
-    cli.argument("reports", nargs=-1, type=cli.READ, metavar="[REPORT]..."),
+    cli.Argument(["name"], required=False, shell_complete=cli.complete_findings),
+    cli.Argument(["reports"], nargs=-1, type=cli.READ, metavar="[REPORT]..."),
     *cli.SCOPE,
     cli.top("Rows in each table of the page of a REPORT."),
     *cli.formats(*PAGES),
@@ -280,7 +280,7 @@ _RUNS: Final[dict[str, Any]] = {"multiple": True, "type": cli.READ}
 
 
 @cli.command(
-    cli.argument("reports", nargs=-1, type=cli.READ),
+    cli.Argument(["reports"], nargs=-1, type=cli.READ),
     cli.option("--base", "A run of base.", "RUN", **_RUNS),
     cli.option("--baseline", "What --save wrote, as base.", "FILE", type=InputPath(path_type=Path, dir_okay=False)),
     *cli.SCOPE,

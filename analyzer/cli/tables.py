@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kanalyze import cli, machinery, outlets, units
-from kanalyze.cli import _answers
-from kanalyze.cli._process import Out, apart, limits_of_process, noted, print_message, session, taken_bytes, width
+from kanalyze.cli import _answers, _process
+from kanalyze.cli._process import FORMATS, Out, print_message, session, width
 from kanalyze.errors import BadThresholdError, CannotTellError, OutputError, SqlError, UnknownNameError, refuse_unknown
-from kanalyze.renderers.tables.rows import FORMATS
 
 with machinery.late():
     from kanalyze import catalog
@@ -50,7 +49,7 @@ _MATCHES: Final = 8
 
 @cli.command(
     cli.TABLE,
-    cli.argument("reports", nargs=-1, type=cli.READ),
+    cli.Argument(["reports"], nargs=-1, type=cli.READ),
     *cli.SCOPE,
     cli.option("--by", "Group it differently; `kanalyze show TABLE` says how.", "GROUPING"),
     # of some tables alone
@@ -154,7 +153,7 @@ def _keywords(options: dict[str, Any], text: str | None, accepted: Sequence[str]
     return keywords | {keyword: value}
 
 
-@cli.command(cli.REPORTS, cli.argument("statement"), *cli.SCOPE, *cli.formats(*FORMATS))
+@cli.command(cli.REPORTS, cli.Argument(["statement"]), *cli.SCOPE, *cli.formats(*FORMATS))
 def sql(reports: Sequence[Path], statement: str, where: _answers.Where, to: Out) -> None:
     """Answer STATEMENT, in SQL, over the tables of REPORTS.
 
@@ -170,7 +169,7 @@ def sql(reports: Sequence[Path], statement: str, where: _answers.Where, to: Out)
     def make(name: str) -> pl.DataFrame:
         return _answers.rows_of(reports, catalog.table(name), where)
 
-    rows = catalog.answer(statement, make, _bounded if apart() else nullcontext)
+    rows = catalog.answer(statement, make, _bounded if _process.apart() else nullcontext)
     for origin in opened.origins.values():
         print_message(outlets.line(f"kanalyze: {origin}"))
     if to.form == "terminal":
@@ -194,12 +193,12 @@ def _bounded() -> Iterator[None]:
         signal.SIGALRM: (f"it takes more than {seconds:g} s", f"{fewer}; {_SECONDS[0]}={seconds * 10:g} allows more."),
         signal.SIGSEGV: ("it is nested too deeply", "Take fewer parts, or a list: `x IN (…)`."),
     }
-    if not limits_of_process():
-        limits[resource.RLIMIT_DATA] = taken_bytes().get("RLIMIT_DATA", 0) + int(gib * 2**30)
+    if not _process.limits_of_process():
+        limits[resource.RLIMIT_DATA] = _process.taken_bytes().get("RLIMIT_DATA", 0) + int(gib * 2**30)
         more = f"it takes more than {gib:g} GiB of memory beside its tables"
         reasons[signal.SIGABRT] = (more, f"{fewer}; {_GIB[0]}={gib * 2:g} allows more.")
     before = {kind: resource.getrlimit(kind) for kind in limits}
-    with noted(reasons):
+    with _process.noted(reasons):
         for kind, limit in limits.items():
             hard = before[kind][1]
             resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
@@ -238,7 +237,7 @@ def _describe(table: str | None, to: Out) -> None:
 
 @cli.command(
     cli.REPORTS,
-    cli.argument("picture", type=click.Choice(cli.PICTURES)),
+    cli.Argument(["picture"], type=click.Choice(cli.PICTURES)),
     *cli.SCOPE,
     cli.option("--kernel", "durations: of the longest kernel with this in its name.", "TEXT"),
     cli.output("A file that ends in .svg, .png or .pdf.", required=True),
@@ -265,14 +264,10 @@ def plot(reports: Sequence[Path], picture: str, kernel: str | None, where: _answ
         points = joined.roof_points(_answers.opened_together(_answers.expanded(reports), where))
         chart = charts.roofline_chart(points, listed=12)
         drawn = plots.roofline(chart | {"title": f"Roofline of {points.title}"}, form)
-    else:
-        parts = _answers.opened_parts(reports[0], where)
-        _answers.refuse_several(parts, picture)
-        (part,) = parts.values()
-        if picture == "laws":
-            drawn = plots.laws(step_laws.law_points(part), form)
-        else:  # so many events in print, single ones and sums
-            drawn = plots.timeline(_tracks.timeline(part, 6000), form)
+    elif picture == "laws":
+        drawn = plots.laws(step_laws.law_points(_answers.opened_part(reports[0], where, picture)), form)
+    else:  # so many events in print, single ones and sums
+        drawn = plots.timeline(_tracks.timeline(_answers.opened_part(reports[0], where, picture), 6000), form)
     to.emit(drawn)
 
 
@@ -335,7 +330,7 @@ def _print_trees(  # noqa: PLR0913 - as of the command
 
 @cli.command(
     cli.REPORT,
-    cli.argument("kernel"),
+    cli.Argument(["kernel"]),
     cli.option("--sass view", "The GPU's assembly.", flag_value="sass"),
     cli.option("--ptx view", "The PTX that each instruction was made of.", flag_value="ptx"),
     *cli.formats("json"),

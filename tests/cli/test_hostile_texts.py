@@ -19,12 +19,12 @@ import kanalyze
 from kanalyze import catalog
 from kanalyze.analyses.findings.rules import literal
 from kanalyze.analyses.page.time_page import summarize, summarize_counters
+from kanalyze.cli._process import FORMATS
 from kanalyze.errors import CannotTellError
 from kanalyze.renderers import page as pages
 from kanalyze.renderers.formats import document as html, markdown, terminal
 from kanalyze.renderers.page import Block, Chapter
 from kanalyze.renderers.tables import frame as frames
-from kanalyze.renderers.tables.rows import FORMATS
 from support.command import ADD, REPORTS, run
 from support.exports import altered
 from support.hostile import ALL, WHOLE, Tags, active_in_markdown, obeyed_by_terminal

@@ -11,9 +11,9 @@ import pytest
 
 import kanalyze
 from kanalyze import catalog
+from kanalyze.cli._process import FORMATS
 from kanalyze.errors import CannotTellError
 from kanalyze.renderers.tables.frame import PROSE, Choice, terminal
-from kanalyze.renderers.tables.rows import FORMATS
 from support.command import ADD, REPORTS, SAMPLES, TORCH, printed, refused, run
 from support.exports import only
 from support.real_reports import EXPORTS, real_report

@@ -7,8 +7,8 @@ import pytest
 
 import kanalyze
 from kanalyze import catalog
+from kanalyze.cli._process import FORMATS
 from kanalyze.errors import CannotTellError
-from kanalyze.renderers.tables.rows import FORMATS
 from kanalyze.tools import NAMES
 from support.command import REPORTS, SAMPLES, printed, report_with, run
 from support.real_reports import real_capture, real_report
