@@ -25,7 +25,7 @@ with machinery.late():
     from kanalyze.analyses.host import _captures
     from kanalyze.analyses.iterations import phases
     from kanalyze.analyses.replay import _unprofiled
-    from kanalyze.readers.capture import read_capture, reports as captures
+    from kanalyze.readers.capture import reports as captures
     from kanalyze.renderers.tables import frame
     from kanalyze.several import jobs, sides
 
@@ -259,9 +259,7 @@ def print_doubts(*, everything: bool | None = None) -> None:
 def _file(report: Report) -> str:
     """The file whose health is that of the report: of a capture it is that of nsys, so one of ncu has its own."""
     path = report.meta.path
-    if not report.meta.timeless or not os.path.isdir(path):  # noqa: PTH112 - never raises
-        return str(path)
-    ways = captures.ways(path) if read_capture.accepts(path, b"") else []
+    ways = captures.ways(path) if report.meta.timeless and os.path.isdir(path) else []  # noqa: PTH112 - never raises
     return str(next((way.file for way in ways if way.recorder.counts), path))
 
 
@@ -352,8 +350,8 @@ def answered(path: Path, table: Table, where: Where, make: Callable[[Report], T]
     Of a capture it is made of the first of its reports that records what the table needs, and a word says which if it
     is not the one that gives the time of all other tables.
     """
-    held = _held()
-    ways = held.once((path, "ways"), lambda: _ways(path, where))
+    held, cache = _held(), not where.no_cache
+    ways = held.once((path, "ways"), lambda: captures.ways(readers.unpacked(path), progress_shown(), cache=cache))
     if table.counted or len(ways) < 2:  # noqa: PLR2004 - one report has no other
         parts = held.once((path, table.counted), lambda: opened_parts(path, where, counters=table.counted))
         return {name: make(part) for name, part in parts.items()}
@@ -387,14 +385,6 @@ def answered(path: Path, table: Table, where: Where, make: Callable[[Report], T]
 def _held() -> Session:
     """The session, if it holds reports for the next table; else one that does for this table alone."""
     return session() if session().holds else Session()
-
-
-def _ways(path: Path, where: Where) -> list[captures.Run]:
-    """The reports of the capture at `path`; none of any other path."""
-    folder = folder_at(path)
-    if folder is None or not read_capture.accepts(folder, b""):
-        return []
-    return captures.ways(folder, progress_shown(), cache=not where.no_cache)
 
 
 def _try_others(path: Path, report: Report, ways: Sequence[captures.Run], held: Session) -> None:

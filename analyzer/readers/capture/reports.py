@@ -35,8 +35,7 @@ _READ: Final = (*_REPORTS, ".ncu-rep", ".details.csv", ".kz")
 
 def several_tools(path: Path) -> bool:
     """Whether `path` is a capture with a timeline (nsys or torch) and reports of further tools."""
-    tools = {run.recorder for run in ways(path)} if read_capture.accepts(unpacked(path), b"") else set[Tool]()
-    return len(tools) > 1
+    return len({run.recorder for run in ways(path)}) > 1
 
 
 class Run(NamedTuple):
@@ -88,8 +87,11 @@ def ways(folder: Path, progress: Progress | None = None, *, cache: bool = True, 
     """The reports of the capture in `folder`, each unopened: nsys, samples, torch.profiler (ranks and cycles), ncu.
 
     Of several nsys runs there is only the first one, with `runs` all of them. Without any, that of samples is nsys'.
+    None of what is no capture.
     """
     given, folder = folder, unpacked(folder)
+    if not read_capture.accepts(folder, b""):
+        return []
     sampled, counters = samples_in(folder), runs_in(folder, "ncu")
     recorded = read_capture.reports_in(folder)
     recorded, sampled = (recorded, sampled) if recorded else (sampled, [])
