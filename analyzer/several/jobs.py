@@ -227,11 +227,11 @@ def file_page_of_job(reports: Sequence[Report], asked: Asked, most: int) -> "fil
     for rank, report in reports_of_ranks(reports, asked, whole_job, drawn_ranks):
         with suppress(CannotTellError):  # nothing happens in it
             drawn[rank] = report.meta, _tracks.timeline(report, most // min(len(reports), _MOST_DRAWN))
-    shown = [(rank, *drawn[rank]) for rank in sorted(drawn)]
-    together = [(f"rank {rank}", shifts[rank], timeline) for rank, _, timeline in shown]
+    shown = sorted(drawn)
+    together = [(f"rank {rank}", shifts[rank], drawn[rank][1]) for rank in shown]
     return file_page.FilePage(
         whole_job,
-        [meta for _, meta, _ in shown],
+        [drawn[rank][0] for rank in shown],
         [(declarations(module)[name], whole_job.table(name)) for name, module in homes_of_jobs().items()],
         _tracks.on_one_clock(together) if together else None,
         rank_steps=whole_job.table("rank_steps"),

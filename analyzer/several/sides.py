@@ -196,7 +196,7 @@ def _by_window(
         if not isinstance(source, Path) and len(sources) > 1:  # by the same run without a profiler they would not vary
             source = replace(source, bare=BareRuns)  # noqa: PLW2901
         for name, digest in _runs_of(source, asked, part, names):
-            by_window.setdefault(name, {}).setdefault(digest.about.tool.partition(" ")[0], []).append(digest)
+            by_window.setdefault(name, {}).setdefault(digest.about.tools_name, []).append(digest)
     return by_window or {None: {}}
 
 

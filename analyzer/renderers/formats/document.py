@@ -154,15 +154,15 @@ def _parts(file_page: FilePage, rows: int) -> dict[str, Any]:
     page = page_of_any(file_page.shown, None)
     timeline, reason = file_page.timeline, file_page.reasons.get("timeline")
     drawn = set[str]() if timeline is None else {*timeline.events.get_column("name").unique().cast(pl.String)}
-    names = [next(iter(point.finding.names), "") for point in page.points]
     shares = [share.bucket for ledger in page.ledgers for share in ledger.shares]
     low, high = (at - timeline.start_ns for at in timeline.whole) if timeline and timeline.whole else (-1, -1)
     roots = pl.col("ns").filter(pl.col("parent").is_null()).sum()  # the host time that a GPU waited for
     return {
         "page": page,
+        # findings, each with its kernel as the timeline has it, where it is drawn
         "first": [
-            (point, drawn_name(name) if name in drawn and point.finding.names else "")
-            for point, name in zip(page.points, names, strict=True)
+            (point, next((drawn_name(name) for name in point.finding.names[:1] if name in drawn), ""))
+            for point in page.points
         ],
         "meanings": [(word, outlets.line(words()[word])) for word in dict.fromkeys(shares) if word in words()],
         "cannot_tell": [*page.cannot_tell, *([] if reason is None else [outlets.short(reason)])],

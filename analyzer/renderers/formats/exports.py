@@ -92,9 +92,8 @@ class _Tracks:
     def _parent(self, device: int | None, process: int | None, rank: int | None) -> int:
         if device is None:
             return self._process(process, rank)
-        key = ("gpu", device, rank)
         # the children of a track are ordered by their rank
-        return self._uuids.get(key) or self._new(key, sized(2, f"{_of_rank(rank)}GPU {device}") + number(11, 3))
+        return self._new(("gpu", device, rank), sized(2, f"{_of_rank(rank)}GPU {device}") + number(11, 3))
 
     def _of_track(self, track: Track, rank: int) -> int:
         """The track of slices; further lanes of a thread lie below the first."""

@@ -155,7 +155,7 @@ def _ranks(table: pl.DataFrame, most: int) -> Section:
     shown = shown.with_columns(rest=pl.col("ns") - pl.sum_horizontal("kernel", "waiting", "transfer"))
     of_step = pl.col("ns", "hidden_ns", *PARTS) / pl.col("steps")  # a rank without any takes no time, and is in no row
     shown = shown.with_columns(of_step.name.suffix("_of_step_ns"))
-    longest = int(shown.get_column("ns_of_step_ns").max() or 0)
+    longest = int(shown.select(pl.col("ns_of_step_ns").max()).item() or 0)
     columns = (
         Column("rank", "called"),
         *numbers(step="ns_of_step_ns"),

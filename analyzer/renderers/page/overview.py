@@ -3,7 +3,7 @@
 Beside it the sections that it has in common with the page of all tables.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import polars as pl
@@ -69,7 +69,11 @@ def overview_page(summary: Summary, top: int) -> Page:
     actions = to_do(summary.findings)[: 3 if top > 0 else 2]
     findings = [(one, None) for one in summary.findings[:top]] if top > page.ROWS else actions
     points = [point(one, per, beside) for one, beside in findings]
+    asides = []
+    if (sample := summary.remarks.get("findings")) and summary.findings:
+        asides.append(page.Block("SAMPLE", f"what to do is told of {sample}, which take as long as all do"))
     busy = ", ".join(f"GPU {row['device']} {units.percent(row['busy_ns'] / max(row['window_ns'], 1))}" for row in rest)
+    asides += [page.Block("OTHER GPUS", f"busy {busy}; --device N shows one")] if busy else []
     more = [outlets.command("kanalyze", "summarize", *page.paths(summary), *page.options(summary.scope), "--full")]
     return Page(
         heading=_heading(summary),
@@ -79,16 +83,8 @@ def overview_page(summary: Summary, top: int) -> Page:
         more="\n".join([*more, *(outlets.command("kanalyze", "explain", one.rule) for one in summary.findings[:1])]),
         points=points,
         points_remark=points_remark(per, points),
-        blocks=[*_asides(summary, busy), *blocks],
+        blocks=[*asides, *blocks],
     )
-
-
-def _asides(summary: Summary, busy: str) -> Iterator[page.Block]:
-    """What the findings look at, where that is a sample, and the other GPUs, which were `busy` so."""
-    if (sample := summary.remarks.get("findings")) and summary.findings:
-        yield page.Block("SAMPLE", f"what to do is told of {sample}, which take as long as all do")
-    if busy:
-        yield page.Block("OTHER GPUS", f"busy {busy}; --device N shows one")
 
 
 def _per(window: Window | None, longest: int | None = None) -> PerIteration:

@@ -122,9 +122,8 @@ def _json(tables: Sequence[Described]) -> str:
     """Renders the declarations as a JSON list."""
 
     def columns(table: Table) -> list[dict[str, object]]:
-        attributes = ("unit", "doc", "nullable")
         return [
-            {"name": one.name, "type": _type(one)} | {name: getattr(one, name) for name in attributes}
+            {"name": one.name, "type": _type(one), "unit": one.unit, "doc": one.doc, "nullable": one.nullable}
             for one in table.columns
         ]
 
