@@ -321,7 +321,7 @@ def compare(  # noqa: PLR0913 - a click command has a parameter per option
         _save([*base, *reports], save, asked)
         return
     if noise:
-        to.emit_pages([_noise([*base, *reports], asked)])
+        to.emit_pages([_comparison.noise_of(sides.runs_of_one_tool([*base, *reports], asked))])
         return
     pair = sides.given(reports, base if baseline is None else [*base, baseline])
     least = ["--least", limits["least"]] if limits["least"] != _LEAST else []
@@ -360,7 +360,7 @@ def _asked(where: Where, least: str = _LEAST, floor: Sequence[Path] = (), allow:
     for kind in allow:
         errors.refuse_unknown("kind of doubt", kind, _comparison.KINDS)
     asked = _answers.request(where, done=_answers.doubted, other_ranks="ranks" in allow)
-    noise = _noise(floor, asked) if floor else None
+    noise = _comparison.noise_of(sides.runs_of_one_tool(floor, asked)) if floor else None
     return asked._replace(limits=_pair.Limits(effect, *((noise.floor, noise.rows) if noise else ())))
 
 
@@ -371,11 +371,6 @@ def _save(reports: Sequence[Path], output: Path, asked: Asked) -> None:
     if not runs:
         raise errors.IncomparableError.empty("base")
     emit(baselines.dumped(runs), output)
-
-
-def _noise(reports: Sequence[Path], asked: Asked) -> _comparison.Noise:
-    """How much runs of one program differ."""
-    return _comparison.noise_of(sides.runs_of_one_tool(reports, asked))
 
 
 @cli.command(

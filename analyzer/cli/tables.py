@@ -165,11 +165,8 @@ def sql(reports: Sequence[Path], statement: str, where: _answers.Where, to: Out)
     _refuse_terminal(to)
     opened = session()
     opened.holds = True
-
-    def make(name: str) -> pl.DataFrame:
-        return _answers.rows_of(reports, catalog.table(name), where)
-
-    rows = catalog.answer(statement, make, _bounded if _process.apart() else nullcontext)
+    bounded = _bounded if _process.apart() else nullcontext
+    rows = catalog.answer(statement, lambda name: _answers.rows_of(reports, catalog.table(name), where), bounded)
     for origin in opened.origins.values():
         print_message(outlets.line(f"kanalyze: {origin}"))
     if to.form == "terminal":

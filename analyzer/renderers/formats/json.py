@@ -54,13 +54,8 @@ SCHEMA_VERSION: Final = 2
 
 def render(shown: Sequence[Shown]) -> str:
     """Renders reports as one JSON object; each table is a list of objects with the columns of `kanalyze show`."""
-    reports = [content(one) for one in shown]
+    reports = [{"schema_version": SCHEMA_VERSION, **_CONTENTS[one.kind](one)} for one in shown]
     return outlets.json(reports[0] if len(reports) == 1 else {"schema_version": SCHEMA_VERSION, "reports": reports})
-
-
-def content(shown: Shown) -> Object:
-    """The JSON object of one report."""
-    return {"schema_version": SCHEMA_VERSION, **_CONTENTS[shown.kind](shown)}
 
 
 def _rows(tables: dict[str, pl.DataFrame]) -> Object:
