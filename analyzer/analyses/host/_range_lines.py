@@ -19,21 +19,11 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._windows import busy_spans
-from kanalyze.analyses.host._thread_timeline import shown_calls, threads
+from kanalyze.analyses.host import _thread_timeline
 from kanalyze.analyses.host.engine_marks import names_by_kind
+from kanalyze.analyses.shared import threads
 from kanalyze.analyses.shared.analysis import named_ranges, once_per_process
-from kanalyze.analyses.shared.threads import (
-    THREAD,
-    ThreadKey,
-    by_thread,
-    innermost_line,
-    joined_up,
-    line_of,
-    lines_near,
-    of_thread,
-    on_line,
-    overlaid,
-)
+from kanalyze.analyses.shared.threads import THREAD, ThreadKey
 from kanalyze.columns import gathered, in_order_of, nearest_place, of_parts, positions, rows_at
 from kanalyze.report import Report
 from kanalyze.window import STEP_PREFIX, UNNAMED
@@ -49,11 +39,11 @@ def range_lines(report: Report) -> dict[ThreadKey, pl.DataFrame]:
     """
     ranges = named_ranges(report).filter((pl.col("end") > pl.col("start")) & (pl.col("range") != UNNAMED))
     lines = {}
-    for key, part in by_thread(ranges).items():
+    for key, part in threads.by_thread(ranges).items():
         pair = (pl.col("style") == "StartEnd").fill_null(value=False)
         stacked, paired = part.filter(~pair), part.filter(pair)
         # of push/pop ranges the one that started last, also where ranges of two domains cross
-        line = joined_up(innermost_line(stacked), "row")
+        line = threads.joined_up(threads.innermost_line(stacked), "row")
         if paired.height:
             edges = part.select(pl.col("start").min(), pl.col("end").max()).row(0)
             of_pairs = intervals.first_come(paired.sort("start", "row")).select("row", start="own_start", end="own_end")
@@ -75,7 +65,9 @@ def ranges_at(report: Report, points: pl.DataFrame) -> pl.Series:
 def on_lines(lines: dict[ThreadKey, pl.DataFrame], points: pl.DataFrame) -> pl.Series:
     """What the timeline of its thread has at each of `points` (process_id, thread_id, at), as :func:`on_line`."""
     at = points.select(*THREAD, "at")
-    return of_parts(at, THREAD, pl.UInt32, lambda key, part: on_line(line_of(lines, key), part.get_column("at")))
+    return of_parts(
+        at, THREAD, pl.UInt32, lambda key, part: threads.on_line(threads.line_of(lines, key), part.get_column("at"))
+    )
 
 
 # Names of host time outside CUDA calls, by operator and Python function, where a framework recorded them.
@@ -233,7 +225,7 @@ def named(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
     things, functions = (events(report).select(_EVENT_COLUMNS) for events in (named_events, program_functions))
     cut = pieces
     for column, lines in zip(("what", "where"), _timelines(report), strict=True):
-        cut = overlaid(cut, line_of(lines, key).rename({"row": column}), column)
+        cut = threads.overlaid(cut, threads.line_of(lines, key).rename({"row": column}), column)
     lost, inside = (cut.filter(side) for side in (pl.col("where").is_null(), pl.col("where").is_not_null()))
     what, where = rows_at(things, inside.get_column("what")), rows_at(functions, inside.get_column("where"))
     # the innermost event in the program's function, or that alone unless the event is inside it
@@ -242,8 +234,10 @@ def named(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
     alone = pl.when(pl.col("a").is_null()).then(pl.col("b").cast(pl.String))
     inside = inside.with_columns(_texts(pairs, alone.otherwise(pl.format("{} in {}", "a", "b"))).alias("culprit"))
     # outside of the program's functions any other one counts
-    python = _python(report).filter(of_thread(key)).select(*THREAD, *_EVENT_COLUMNS)
-    cut = overlaid(lost, line_of(lines_near(python, lost), key).rename({"row": "function"}), "function")
+    python = _python(report).filter(threads.of_thread(key)).select(*THREAD, *_EVENT_COLUMNS)
+    cut = threads.overlaid(
+        lost, threads.line_of(threads.lines_near(python, lost), key).rename({"row": "function"}), "function"
+    )
     what, function = rows_at(things, cut.get_column("what")), rows_at(python, cut.get_column("function"))
     in_function = what.get_column("start").is_null() | _within(function, what).fill_null(value=False)
     name = what.get_column("name").zip_with(~in_function, function.get_column("name"))
@@ -309,7 +303,7 @@ def _timelines(report: Report) -> list[dict[ThreadKey, pl.DataFrame]]:
     """Timelines of :func:`named_events` and of :func:`program_functions`, of what overlaps idle time of a device."""
     spans = [intervals.gaps(busy, intervals.BEFORE_ALL, intervals.AFTER_ALL) for busy in busy_spans(report).values()]
     idle = intervals.union(pl.concat([pl.DataFrame(schema=intervals.SPANS), *spans]))
-    return [lines_near(events(report), idle) for events in (named_events, program_functions)]
+    return [threads.lines_near(events(report), idle) for events in (named_events, program_functions)]
 
 
 @once_per_process
@@ -319,9 +313,9 @@ def _neighbours(report: Report) -> dict[ThreadKey, pl.DataFrame]:
     Sorted by start, the longest first.
     """
     calls = report.kind("api")
-    names = shown_calls(report, calls.get_column("name")).alias("name")
+    names = _thread_timeline.shown_calls(report, calls.get_column("name")).alias("name")
     named_calls = calls.select(*THREAD, **intervals.OF_EVENTS).with_columns(names)
-    parts = by_thread(pl.concat([named_events(report), named_calls]))
+    parts = threads.by_thread(pl.concat([named_events(report), named_calls]))
     lines = ((key, in_order_of(part.drop(THREAD), ("start",), (-pl.col("end"),))) for key, part in parts.items())
     return {key: line.with_columns(pl.col("end").cum_max()) for key, line in lines}
 
@@ -340,14 +334,14 @@ def neighbours(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.Serie
 
 def between_calls(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.Series:
     """:func:`neighbours` among the CUDA calls alone."""
-    thread, names = threads(report)[key], report.kind("api").get_column("name")
+    thread, names = _thread_timeline.threads(report)[key], report.kind("api").get_column("name")
     low, high = pieces.select(pl.col("start").min(), pl.col("end").max()).row(0)
     # from the call that had returned last before the first piece to the first one after the last piece
     first = bisect_right(thread.rows, low, key=thread.starts.item)
     first = bisect_left(thread.reached, thread.reached.item(first - 1)) if first else 0
     stop = bisect_left(thread.rows, high, key=thread.starts.item) + 1
     rows, reached = (of.slice(first, stop - first) for of in (thread.rows, thread.reached))
-    names = shown_calls(report, gathered(names, rows))
+    names = _thread_timeline.shown_calls(report, gathered(names, rows))
     return _between(pl.DataFrame({"start": gathered(thread.starts, rows), "end": reached, "name": names}), pieces)
 
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
-from kanalyze import errors, intervals, model, units
+from kanalyze import errors, intervals, model, units, window
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, operations
 from kanalyze.analyses.host import _call_kinds, engine_marks
 from kanalyze.analyses.idle._attribution import window_ledgers
@@ -26,20 +26,7 @@ from kanalyze.analyses.shared.statistics import BUCKETS, median_of
 from kanalyze.analyses.shared.threads import THREAD, outermost, touched
 from kanalyze.report import Report
 from kanalyze.schema import Table, columns
-from kanalyze.window import (
-    EVERY,
-    NUMBER,
-    STEP_PREFIX,
-    STEPS,
-    UNNAMED,
-    WORDS,
-    Window,
-    chosen,
-    parsed,
-    plain,
-    with_article,
-    without_ids,
-)
+from kanalyze.window import Window, plain
 
 _STEP: Final = re.compile(r"step:\d{1,18}", re.ASCII)
 
@@ -174,9 +161,9 @@ def own_ranges(report: Report, process: int | None) -> pl.DataFrame:
     Without those that are labels of an engine's steps.
     """
     labels = engine_marks.engine_labels(report).get_column("range")
-    wanted = of_process(process) & (pl.col("range") != UNNAMED) & ~pl.col("range").is_in(labels.implode())
+    wanted = of_process(process) & (pl.col("range") != window.UNNAMED) & ~pl.col("range").is_in(labels.implode())
     own = named_ranges(report).filter(wanted)
-    return own.select(*THREAD, "start", "end", "open", name=without_ids(pl.col("range")))
+    return own.select(*THREAD, "start", "end", "open", name=window.without_ids(pl.col("range")))
 
 
 def lengths_ns(rows: pl.DataFrame) -> pl.Series:
@@ -258,9 +245,9 @@ def _iterations(report: Report, text: str) -> list[Window]:
     """The iterations that `text` names: one (``NAME#3``, ``NAME#-1``, ``step:5``), or all of ``NAME`` or a pattern."""
     if not {*model.DEVICE_KINDS}.intersection(report.kinds):
         return []
-    rows, (name, which) = judged_iterations(report), parsed(text)
+    rows, (name, which) = judged_iterations(report), window.parsed(text)
     names = rows.get_column("name").unique()
-    alike = [one for one in names if EVERY in name and fnmatchcase(one, name)]
+    alike = [one for one in names if window.EVERY in name and fnmatchcase(one, name)]
     if name == STEP:  # of an engine steps of any kind
         alike = rows.filter(found_by=BY_ENGINE).get_column("name").unique().to_list()
     alike = alike if name not in names else []
@@ -269,15 +256,15 @@ def _iterations(report: Report, text: str) -> list[Window]:
     sides = own.select(**intervals.OF_EVENTS, name="window", process="process_id", each="name").iter_rows()
     group = text if alike else None
     windows = [Window(start, end, one, group, process, 1, each) for start, end, one, process, each in sides]
-    some = chosen(windows, which, f"iteration of {name!r}") if windows else []
-    return some if which in ("", EVERY) else [replace(one, name=text) for one in some]
+    some = window.chosen(windows, which, f"iteration of {name!r}") if windows else []
+    return some if which in ("", window.EVERY) else [replace(one, name=text) for one in some]
 
 
 def _side(report: Report, text: str) -> Window | None:
     """The one iteration, or else the range, that `text` names; None if it names none."""
     if len(windows := _iterations(report, text)) == 1:
         return windows[0]
-    if not text or text.startswith(STEPS):
+    if not text or text.startswith(window.STEPS):
         return None
     try:
         return report.window(text)
@@ -309,7 +296,7 @@ def sampling_cost(plain: Report, sampled: Report) -> str:
         # with hardly another number of operations they are the same work
         if abs(counts[0] - counts[1]) <= 0.01 * max(counts):
             here, there = (median_of(part.lengths.to_frame(), "dur_ns") for part in (one, other))
-            what = with_article(one.each) if one.each in WORDS else f"each {one.each!r}"
+            what = window.with_article(one.each) if one.each in window.WORDS else f"each {one.each!r}"
             times = f"{units.time(there)} against {units.time(here)}"
             medians = f"{times}, medians of {len(other.lengths):,} and {len(one.lengths):,}"
             return f"With samples {what} took {units.times(there / max(here, 1))} as long ({medians})."
@@ -389,8 +376,10 @@ def _within(report: Report, steady: SteadyPart) -> pl.DataFrame:
     begun = usual.get_column("start_ns").search_sorted(own.get_column("start"), side="left")
     own = own.filter(ends.gather(begun) > own.get_column("end"))  # no epoch
     names = {name: plain(name) or name for name in own.get_column("name").unique()}
-    masked = {name: [called(re.sub(some, "#", name)) for some in (NUMBER.pattern, SOME)] for name in names}
-    steps = [one for one, name in names.items() if steady.each in (name, *masked[one]) or name.startswith(STEP_PREFIX)]
+    masked = {name: [called(re.sub(some, "#", name)) for some in (window.NUMBER.pattern, SOME)] for name in names}
+    steps = [
+        one for one, name in names.items() if steady.each in (name, *masked[one]) or name.startswith(window.STEP_PREFIX)
+    ]
     return own.filter(~pl.col("name").is_in(steps)).with_columns(pl.col("name").replace_strict(names, default=None))
 
 
@@ -470,7 +459,7 @@ def phases(report: Report) -> pl.DataFrame:
     # the program's own ranges, without those that are the iterations; and when it first called CUDA or ran anything
     ranges = own_ranges(report, steady.process_id).filter(~pl.col("open"))
     names = ranges.get_column("name").unique().drop_nulls()
-    steps = [name for name in names if STEP_PREFIX in name or plain(name) == steady.each]
+    steps = [name for name in names if window.STEP_PREFIX in name or plain(name) == steady.each]
     events = report.kind("api").select("process_id", at="start_ns"), operations(report).select("process_id", at="start")
     first = pl.concat([frame.filter(of_process(steady.process_id)).select(pl.col("at").min()) for frame in events])
     begun: int | None = first.select(pl.col("at").min()).item()

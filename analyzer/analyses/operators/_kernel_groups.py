@@ -6,14 +6,8 @@ from typing import Final
 import polars as pl
 
 from kanalyze.analyses.counters.advice import advice, kernel_facts
-from kanalyze.analyses.device._operations import (
-    RESOURCES,
-    SHAPE,
-    device_operations,
-    exclusive_operations,
-    operations,
-    with_facts,
-)
+from kanalyze.analyses.device import _operations
+from kanalyze.analyses.device._operations import RESOURCES, SHAPE
 from kanalyze.analyses.host._call_kinds import unused_launches
 from kanalyze.analyses.operators import _host_tree, _work
 from kanalyze.analyses.shared.analysis import once_per_report
@@ -73,9 +67,9 @@ def kernels_in(report: Report) -> pl.DataFrame:
     """
     devices = report.processes.select("device", "cuda_ordinal").drop_nulls().unique()
     agreed = all(devices.get_column(name).is_unique().all() for name in devices.columns)
-    nothing = device_operations(report).with_columns(exclusive_ns=0)
-    work = nothing if report.meta.timeless else exclusive_operations(report)
-    return with_facts(report, work.filter(pl.col("kind") == "kernel"), *SHAPE, *RESOURCES).select(
+    nothing = _operations.device_operations(report).with_columns(exclusive_ns=0)
+    work = nothing if report.meta.timeless else _operations.exclusive_operations(report)
+    return _operations.with_facts(report, work.filter(pl.col("kind") == "kernel"), *SHAPE, *RESOURCES).select(
         *("event_id", "process_id", *SHAPE, "dur_ns"),
         pl.col("exclusive_ns").cast(pl.Int64),
         pl.col("name").cast(pl.String),
@@ -256,7 +250,7 @@ def _numbered(base: Report, functions: pl.Series) -> pl.DataFrame:
     of_functions = kernels.filter(pl.col("name").is_in(names_of_functions.get_column("name").to_list()))
     columns = ("event_id", "process_id", "context_id", "device")
     named = of_functions.select(*columns, pl.col("name").cast(pl.String)).join(names_of_functions, on="name")
-    calls = operations(base, "call_row", "thread_id", "call_start", *SHAPE)
+    calls = _operations.operations(base, "call_row", "thread_id", "call_start", *SHAPE)
     calls = calls.select("event_id", "call_row", "thread_id", "call_start", *SHAPE)
     launched = named.join(calls, on="event_id", how="left")
     in_order = pl.all_horizontal(pl.col(name).n_unique().over("same_name") == 1 for name in _SAME_FOR_ALL)
