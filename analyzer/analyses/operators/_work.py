@@ -191,13 +191,6 @@ _DURATION: Final = pl.col("end") - pl.col("start")
 
 
 @analysis.once_per_report
-def host_work(report: Report) -> pl.DataFrame:
-    """The rows of the host tree that overlap the window, unclipped, with row and dur_ns."""
-    rows = _host_tree.host_tree(report).rows.with_columns(row=pl.int_range(pl.len(), dtype=pl.Int64), dur_ns=_DURATION)
-    return intervals.overlapping(rows, report.scope.sides)
-
-
-@analysis.once_per_report
 def operator_work(report: Report) -> pl.DataFrame:
     """The rows of the operator tree that overlap the window, unclipped, and asynchronous annotations.
 

@@ -325,38 +325,33 @@ def occurrences(report: Report) -> pl.DataFrame:
     kernels = chains(report)
     names = _host_tree.host_tree(report).rows.get_column("name").cast(pl.String)
     around = columns.gathered(names, kernels.get_column("outermost")).alias("around")
-    named = kernels.with_columns(pl.col("name").cast(pl.String), around)
-    speeds = report.devices.select("device", speed="memory_bandwidth_bytes_per_s")
-    each = _occurrences(named).join(speeds, on="device", how="left")
-    each = each.filter((pl.col("fused_bytes") < pl.col("moved_bytes")).fill_null(value=True))
-    at_bandwidth = (pl.col("fused_bytes") * 1e9 / pl.col("speed")).ceil().cast(pl.Int64, strict=False)
-    # no kernel takes less than 1 µs, however little it does
-    least = pl.max_horizontal(pl.coalesce(at_bandwidth, "shortest_ns"), 1_000 * pl.col("parts"))
-    # a fused kernel takes no longer than the kernels that it replaces
-    return each.with_columns(fused_ns=pl.min_horizontal(least, "total_ns"))
-
-
-def _occurrences(kernels: pl.DataFrame) -> pl.DataFrame:
-    """One row per occurrence of a chain."""
     one = pl.col("outermost").n_unique() == 1
     # the operator that launched all of them, directly or through operators that it called
-    around = pl.when(one & (pl.col("around").first() != pl.col("name").first())).then(pl.col("around").first())
+    within = pl.when(one & (pl.col("around").first() != pl.col("name").first())).then(pl.col("around").first())
     traffic = [pl.col("read_bytes"), pl.col("written_bytes")]
     all_known = pl.all_horizontal(bytes_.is_not_null().all() for bytes_ in traffic)
     ends = pl.col("read_bytes").first() + pl.col("written_bytes").last()
     kept, written = _kept(), pl.col("written_bytes").filter(pl.col("name") == _UPDATES[-1]).first().fill_null(0)
-    by_occurrence = _operators(kernels).group_by(number="chain", maintain_order=True)
-    return by_occurrence.agg(
+    operators = _operators(kernels.with_columns(pl.col("name").cast(pl.String), around))
+    each = operators.group_by(number="chain", maintain_order=True).agg(
         pl.col("device", "elements").first(),
         pl.col("kernels", "total_ns", "gaps_ns").sum(),
         chain=pl.col("name").str.join(_host_tree.ARROW),
-        within=around,
+        within=within,
         parts=pl.col("kernels").max(),
         # the shortest operator reads and writes one list or tensor
         shortest_ns=pl.col("total_ns").min() * kept.clip(lower_bound=_BOTH_WAYS) // _BOTH_WAYS,
         moved_bytes=pl.when(all_known).then(columns.added(pl.sum_horizontal(map(columns.wide, traffic)))),
         fused_bytes=pl.when(all_known).then(pl.max_horizontal(ends, written * kept)),
     )
+    speeds = report.devices.select("device", speed="memory_bandwidth_bytes_per_s")
+    each = each.join(speeds, on="device", how="left")
+    each = each.filter((pl.col("fused_bytes") < pl.col("moved_bytes")).fill_null(value=True))
+    at_bandwidth = (pl.col("fused_bytes") * 1e9 / pl.col("speed")).ceil().cast(pl.Int64, strict=False)
+    # no kernel takes less than 1 µs, however little it does
+    least = pl.max_horizontal(pl.coalesce(at_bandwidth, "shortest_ns"), 1_000 * pl.col("parts"))
+    # a fused kernel takes no longer than the kernels that it replaces
+    return each.with_columns(fused_ns=pl.min_horizontal(least, "total_ns"))
 
 
 def _operators(kernels: pl.DataFrame) -> pl.DataFrame:

@@ -1,6 +1,7 @@
 """Operators and annotations of a framework: their time on the host and on devices, and the kernels they launched."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Unpack
 
 import polars as pl
@@ -58,29 +59,20 @@ def _by_operator(report: Report, further: Callable[[Report], pl.DataFrame] | Non
     return sums.with_columns(pl.col("kind").cast(pl.String))
 
 
-def _by_shape(report: Report) -> pl.DataFrame:
-    """Sums by name, kind, input_shapes and input_types."""
+def _shapes(report: Report) -> pl.DataFrame:
+    """The input_shapes and input_types of each row of the host tree."""
     shapes = ("input_shapes", "input_types")
-
-    def of_rows(of: Report) -> pl.DataFrame:
-        return beside(_host_tree.host_tree(of).rows.select("event_id"), of.table("op_detail"), *shapes).select(shapes)
-
-    return _by_operator(report, of_rows)
+    rows = _host_tree.host_tree(report).rows.select("event_id")
+    return beside(rows, report.table("op_detail"), *shapes).select(shapes)
 
 
-def _by_stack(report: Report) -> pl.DataFrame:
-    """Sums by name, kind and Python stack, outermost function first, separated by semicolons."""
-    stacks = []
-
-    def of_rows(of: Report) -> pl.DataFrame:
-        tree = _host_tree.host_tree(of)
-        names = _host_tree.plain_names(tree.rows)
-        numbers, texts = _host_tree.labelled_paths(tree.rows, tree.of_kinds("python"), names, ";")
-        stacks.append(texts)
-        return numbers.to_frame()
-
-    sums = _by_operator(report, of_rows)
-    return sums.join(pl.concat(stacks).unique("path"), on="path", how="left").rename({"text": "stack"})
+def _stacks(report: Report) -> pl.DataFrame:
+    """The Python stack of each row of the host tree, outermost function first, separated by semicolons."""
+    tree = _host_tree.host_tree(report)
+    names = _host_tree.plain_names(tree.rows)
+    numbers, texts = _host_tree.labelled_paths(tree.rows, tree.of_kinds("python"), names, ";")
+    stacks = texts.select("path", stack=pl.col("text").cast(pl.Categorical))
+    return numbers.to_frame().join(stacks, on="path", how="left", maintain_order="left").select("stack")
 
 
 def _by_phase(report: Report) -> pl.DataFrame:
@@ -132,12 +124,12 @@ def _joined(
 
     `rows` says of those of the host tree what counts as a call, and whose time is not in that of another one.
     """
-    work, key = _work.host_work(report), rows.columns[0]
-    host = work.hstack(rows[work.get_column("row")].get_columns()).group_by(key)
+    every, key = _host_tree.host_tree(report).rows.hstack(rows.get_columns()), rows.columns[0]
+    host = intervals.overlapping(every, report.scope.sides).group_by(key)
     calls = host.agg(
         pl.col("counts").sum().cast(pl.Int64).alias("count"),
         pl.col("self_ns").sum().alias("self_cpu_ns"),
-        pl.col("dur_ns").filter("whole").sum().alias("cpu_ns"),
+        (pl.col("end") - pl.col("start")).filter("whole").sum().alias("cpu_ns"),
         *of_host,
     )
     device = ran.group_by(key).agg(
@@ -342,10 +334,10 @@ AS_TORCH: Final = Table(
     when="--as-torch",
 )
 
-_FORMS: Final = {
+_FORMS: Final[dict[str | None, tuple[Table, Callable[[Report], pl.DataFrame]]]] = {
     None: (TABLE, _by_operator),
-    "shape": (BY_SHAPE, _by_shape),
-    "stack": (BY_STACK, _by_stack),
+    "shape": (BY_SHAPE, partial(_by_operator, further=_shapes)),
+    "stack": (BY_STACK, partial(_by_operator, further=_stacks)),
     "module": (BY_MODULE, _by_module),
     "phase": (BY_PHASE, _by_phase),
 }
