@@ -85,26 +85,21 @@ def activity(report: Report, key: ThreadKey, sides: tuple[int, int], pieces: pl.
     Only calls and overheads that take precedence over launches, or overlap any of `pieces` (start, end; sorted and
     disjoint).
     """
-    events = _labelled_events(report, threads(report)[key], *sides)
-    needed = events.filter(touched(events, pieces) | labels(report).get_column("wins")[events.get_column("label")])
-    return timeline(needed, labels(report).get_column("rank"))
-
-
-def _labelled_events(report: Report, thread: Thread, low: int, high: int) -> pl.DataFrame:
-    """Calls and overheads of one thread between two times: start, end, label; sorted by start."""
+    (low, high), thread = sides, threads(report)[key]
     first = bisect_right(thread.reached, low)
     stop = max(bisect_left(thread.rows, high, key=thread.starts.item), first)
     rows = thread.rows.slice(first, stop - first)
     calls = report.kind("api").select("name", "start_ns", "dur_ns")[rows].select("name", **intervals.OF_EVENTS)
-    done = calls.select("start", "end", label=labels_of(report, "api", calls.get_column("name")))
+    events = calls.select("start", "end", label=labels_of(report, "api", calls.get_column("name")))
     unseen = unseen_syncs(report)
     if len(unseen) and (these := rows.is_in(unseen.implode())).any():
         waits = pl.lit(labels(report).height - 1, dtype=pl.UInt32)
-        done = done.with_columns(pl.when(these).then(waits).otherwise("label").alias("label"))
+        events = events.with_columns(pl.when(these).then(waits).otherwise("label").alias("label"))
     others = thread.others.filter((pl.col("end") > low) & (pl.col("start") < high))
     if others.height:
-        done = pl.concat([others.select("start", "end", "label"), done]).sort("start", maintain_order=True)
-    return done
+        events = pl.concat([others.select("start", "end", "label"), events]).sort("start", maintain_order=True)
+    needed = events.filter(touched(events, pieces) | labels(report).get_column("wins")[events.get_column("label")])
+    return timeline(needed, labels(report).get_column("rank"))
 
 
 @once_per_process

@@ -237,8 +237,17 @@ def windows_named(report: Report, text: str) -> list[Window] | None:
     first, dots, last = text.partition("..")
     if not dots:
         return _iterations(report, text) or None
-    sides = [_side(report, side.strip()) for side in (first, last)]
-    return None if sides[0] is None or sides[1] is None else [_from_to(report, text, sides[0], sides[1])]
+    begin, until = (_side(report, side.strip()) for side in (first, last))
+    if begin is None or until is None:
+        return None
+    start, end = begin.start_ns or 0, until.end_ns or 0
+    if end <= start:
+        raise errors.BadWindowError.of(text, "the end is not after the start")
+    if begin.each is None or begin.each != until.each:
+        return [Window(start, end, text, process=begin.process)]
+    rows = judged_iterations(report).filter(of_process(begin.process))
+    own = rows.filter((pl.col("name") == begin.each) & pl.col("start_ns").is_between(start, end, closed="left"))
+    return [Window(start, end, text, process=begin.process, count=max(own.height, 1), each=begin.each)]
 
 
 def _iterations(report: Report, text: str) -> list[Window]:
@@ -270,18 +279,6 @@ def _side(report: Report, text: str) -> Window | None:
         return report.window(text)
     except (errors.BadWindowError, errors.UnknownNameError):
         return None
-
-
-def _from_to(report: Report, text: str, first: Window, last: Window) -> Window:
-    """The window from the start of one range or iteration to the end of another."""
-    start, end = first.start_ns or 0, last.end_ns or 0
-    if end <= start:
-        raise errors.BadWindowError.of(text, "the end is not after the start")
-    if first.each is None or first.each != last.each:
-        return Window(start, end, text, process=first.process)
-    rows = judged_iterations(report).filter(of_process(first.process))
-    own = rows.filter((pl.col("name") == first.each) & pl.col("start_ns").is_between(start, end, closed="left"))
-    return Window(start, end, text, process=first.process, count=max(own.height, 1), each=first.each)
 
 
 def sampling_cost(plain: Report, sampled: Report) -> str:
