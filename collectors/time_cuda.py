@@ -119,12 +119,18 @@ def time_cuda(  # noqa: PLR0913 - each is one thing that a user may want, and al
     """
     if warmup < 0 or budget_s <= 0 or (repeats is not None and repeats < 1):
         raise ValueError("warmup is 0 or more, repeats 1 or more, and budget_s more than 0")
+    warmup = max(warmup, 1)
+
+    def fitting(one_ns: float) -> int:
+        """The number of calls that fit the budget, given the duration of one call with overhead."""
+        return repeats or max(10, min(10_000, int(budget_s * 1e9 / max(one_ns, 1))))
+
     if device == "cpu":
         if flush_l2:
             raise ValueError("flush_l2 is for GPUs")
-        warm = [_host_ns(function) for _ in range(max(warmup, 1))]
-        count = _repeats(repeats, budget_s, statistics.median(warm))
-        return Timing(tuple(_host_ns(function) for _ in range(count)), warm[0], len(warm), "CPU", "host")
+        warm = [_host_ns(function) for _ in range(warmup)]
+        times_ns = tuple(_host_ns(function) for _ in range(fitting(statistics.median(warm))))
+        return Timing(times_ns, warm[0], warmup, "CPU", "host")
     try:
         torch: Any = import_module("torch")
     except ImportError as error:
@@ -132,12 +138,7 @@ def time_cuda(  # noqa: PLR0913 - each is one thing that a user may want, and al
     if not torch.cuda.is_available():
         raise errors.CollectError.without_gpu()
     with torch.cuda.device(device):
-        return _on_gpu(torch, function, warmup, repeats, budget_s, flush_l2=flush_l2)
-
-
-def _repeats(repeats: int | None, budget_s: float, one_ns: float) -> int:
-    """The number of calls that fit the budget, given the duration of one call with overhead."""
-    return repeats or max(10, min(10_000, int(budget_s * 1e9 / max(one_ns, 1))))
+        return _on_gpu(torch, function, warmup, fitting, flush_l2=flush_l2)
 
 
 def _host_ns(function: Callable[[], object]) -> int:
@@ -146,12 +147,11 @@ def _host_ns(function: Callable[[], object]) -> int:
     return time.perf_counter_ns() - began_ns
 
 
-def _on_gpu(  # noqa: PLR0913 - as of time_cuda
+def _on_gpu(
     torch: Any,  # noqa: ANN401 - the module
     function: Callable[[], object],
     warmup: int,
-    repeats: int | None,
-    budget_s: float,
+    fitting: Callable[[float], int],
     *,
     flush_l2: bool,
 ) -> Timing:
@@ -176,14 +176,14 @@ def _on_gpu(  # noqa: PLR0913 - as of time_cuda
             sleep(min(2 * launch_ns + 20_000, 20_000_000) * 2)
 
     first_ns = whole_ns(function)
-    for _ in range(max(warmup, 1) - 1):
+    for _ in range(warmup - 1):
         function()
     launches = []  # on an idle device
     for _ in range(3):
         cuda.synchronize()
         launches.append(_host_ns(function))
     launch_ns = statistics.median_high(launches)
-    count = _repeats(repeats, budget_s, whole_ns(prepare, function))
+    count = fitting(whole_ns(prepare, function))
     events = [(cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)) for _ in range(count)]
     for start, end in events:
         prepare()
@@ -193,4 +193,4 @@ def _on_gpu(  # noqa: PLR0913 - as of time_cuda
     cuda.synchronize()
     times_ns = tuple(round(start.elapsed_time(end) * 1e6) for start, end in events)
     flushed_bytes = flushed.nbytes if flushed is not None else 0
-    return Timing(times_ns, first_ns, max(warmup, 1), properties.name, "cuda events", flushed_bytes)
+    return Timing(times_ns, first_ns, warmup, properties.name, "cuda events", flushed_bytes)

@@ -181,23 +181,6 @@ def in_order(sides: Sequence[T], number: int) -> Sequence[T]:
     return sides if number % 2 else sides[::-1]
 
 
-def script(*plans: Plan) -> list[str]:
-    """All commands of a run as shell lines, those of two programs in turns.
-
-    The launches for ncu are only known after the nsys pass: its command selects them from the listing.
-    """
-    lines: list[str] = []
-    for plan in plans:
-        lines.append(f"mkdir -p {shlex.quote(str(plan.folder / 'logs'))}")
-        for step in plan.compile():
-            lines += _titled(plan, step.name, [f"mkdir -p {shlex.quote(str(step.outputs[0].parent))}", step.shell])
-    for name in PASSES:
-        taking_part = [one for one in plans if name in one.wanted and (name != TORCH or one.workload.kind == "python")]
-        for number in range(1, max((plan.repetitions(name) for plan in taking_part), default=0) + 1):
-            lines += [line for plan in in_order(taking_part, number) for line in _run_lines(plan, name, number)]
-    return lines
-
-
 def _titled(plan: Plan, title: str, lines: Sequence[str]) -> list[str]:
     """The `lines` below a comment."""
     return [f"# {title}: {plan.side}" if plan.side else f"# {title}", *lines]
@@ -223,11 +206,20 @@ def _ncu_lines(plan: Plan) -> list[str]:
 
 
 def portable_script(plans: Sequence[Plan]) -> list[str]:
-    """All commands of a run as shell lines for any machine: names in place of what lies elsewhere there.
+    """All commands of a run as shell lines for any machine, those of two programs in turns.
 
-    Variables of the shell that stand in the lines are defined first.
+    Names stand in place of what lies elsewhere there; variables of the shell that stand in the lines are defined first.
+    The launches for ncu are only known after the nsys pass: its command selects them from the listing.
     """
-    lines = script(*(_portable(plan, plans[:at]) for at, plan in enumerate(plans)))
+    named, lines = [_portable(plan, plans[:at]) for at, plan in enumerate(plans)], list[str]()
+    for plan in named:
+        lines.append(f"mkdir -p {shlex.quote(str(plan.folder / 'logs'))}")
+        for step in plan.compile():
+            lines += _titled(plan, step.name, [f"mkdir -p {shlex.quote(str(step.outputs[0].parent))}", step.shell])
+    for name in PASSES:
+        taking_part = [one for one in named if name in one.wanted and (name != TORCH or one.workload.kind == "python")]
+        for number in range(1, max((plan.repetitions(name) for plan in taking_part), default=0) + 1):
+            lines += [line for plan in in_order(taking_part, number) for line in _run_lines(plan, name, number)]
     runner = [OWN_PYTHON, "-c", "from kanalyze.collectors.run.plan import RUNNER; print(RUNNER)"]
     values = {_RUNNER: ("runner", shlex.join(runner))}
     for (word, variable), plan in zip(_WORKLOADS.items(), plans, strict=False):
