@@ -9,25 +9,9 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from kanalyze.analyses.comparing import _pair
 from kanalyze.analyses.comparing._comparison import Comparison, verdict_of
-from kanalyze.analyses.comparing._pair import (
-    CERTAINTY,
-    COUNTS,
-    DIFFERENCE,
-    FUSED,
-    GONE,
-    KERNEL,
-    NEW,
-    OPERATION,
-    SAME,
-    SHAPE,
-    SPLIT,
-    TIMES,
-    Pair,
-    by_size,
-    means,
-    with_differences,
-)
+from kanalyze.analyses.comparing._pair import FUSED, GONE, KERNEL, NEW, SAME, SHAPE, SPLIT, Pair
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.iterations.phases import NO_RANGE
 from kanalyze.analyses.operators._host_tree import ARROW
@@ -50,7 +34,7 @@ COMPARE: Final = _table(
     (
         Column("bucket", pl.String, "The ledger's bucket: " + ", ".join(BUCKETS) + "."),
         Column("detail", pl.String, "Its detail, as in `ledger`.", nullable=True),
-        *DIFFERENCE,
+        *_pair.DIFFERENCE,
     ),
     purpose="where the difference of two sides went",
     telling=("bucket", "detail", "delta_ns", "base_ns", "new_ns", "changed"),
@@ -62,8 +46,8 @@ COMPARE_CALLS: Final = _table(
     (
         Column("name", pl.String, "The call.", nullable=True),
         Column("blocking", pl.Boolean, "Whether it waits for the GPU: synchronisations, copies, frees."),
-        *COUNTS,
-        *DIFFERENCE,
+        *_pair.COUNTS,
+        *_pair.DIFFERENCE,
     ),
     purpose="CUDA calls and waits, before and after",
     telling=("name", "blocking", "base_count", "new_count", "delta_ns"),
@@ -74,10 +58,10 @@ COMPARE_COPIES: Final = _table(
     "One kind of copy, or all memsets, in an iteration of base and of new; time is exclusive.",
     (
         Column("operation", pl.String, "As the tool names it.", nullable=True),
-        *COUNTS,
+        *_pair.COUNTS,
         Column("base_bytes", pl.Int64, "Bytes that an iteration of base moved."),
         Column("new_bytes", pl.Int64, "The same of new."),
-        *DIFFERENCE,
+        *_pair.DIFFERENCE,
     ),
     purpose="copies and memsets, before and after",
     telling=("operation", "base_count", "new_count", "base_bytes", "new_bytes", "delta_ns"),
@@ -88,8 +72,8 @@ COMPARE_FAMILIES: Final = _table(
     "One family of kernels, or copies and memsets, in an iteration of base and of new; deltas sum to busy time.",
     (
         Column("family", pl.String, "The kernels' family, as in `kernels`; else the bucket of the operations."),
-        *COUNTS,
-        *DIFFERENCE,
+        *_pair.COUNTS,
+        *_pair.DIFFERENCE,
     ),
     purpose="families of kernels, before and after",
     telling=("family", "base_count", "new_count", "base_ns", "new_ns", "delta_ns"),
@@ -106,8 +90,8 @@ COMPARE_FINDINGS: Final = _table(
         Column("change", pl.Enum([_STAYS, NEW, GONE]), "stays; new (no run of base has it); gone (no run of new)."),
         Column("base_runs", pl.Int64, "Runs of base that have it."),
         Column("new_runs", pl.Int64, "Runs of new that have it."),
-        *TIMES,
-        *CERTAINTY[:-1],
+        *_pair.TIMES,
+        *_pair.CERTAINTY[:-1],
         *columns("""
             changed bool: Whether its time changed by more than the least effect and more than noise; of what is new or
                 gone, whether every run of the other side has it.
@@ -142,11 +126,11 @@ COMPARE_RANGES: Final = _table(
     "rows sum to an iteration of the host, which is not that of `compare` where the host runs ahead.",
     (
         Column("range", pl.String, "Its name; (between them) is the time in none of them."),
-        *(replace(one, doc=f"{one.doc[:-1]}; null for the time in none.", nullable=True) for one in COUNTS),
-        *TIMES,
+        *(replace(one, doc=f"{one.doc[:-1]}; null for the time in none.", nullable=True) for one in _pair.COUNTS),
+        *_pair.TIMES,
         Column("base_busy_ns", pl.Int64, "Time of it in which the GPU was busy, in base."),
         Column("new_busy_ns", pl.Int64, "The same in new."),
-        *CERTAINTY,
+        *_pair.CERTAINTY,
     ),
     purpose="the parts of an iteration, before and after",
     telling=("range", "delta_ns", "base_ns", "new_ns", "changed"),
@@ -157,8 +141,8 @@ COMPARE_RANKS: Final = _table(
     "One rank that both sides have, with the verdict on it.",
     (
         Column("rank", pl.Int64, "The rank of the process, by its environment or else by GPU."),
-        *TIMES,
-        *CERTAINTY[:-1],
+        *_pair.TIMES,
+        *_pair.CERTAINTY[:-1],
         Column("verdict", pl.Enum(["faster", "slower", "same", "cannot tell"]), "As that of the comparison."),
         Column("changed", pl.Boolean, "Whether it is faster or slower."),
     ),
@@ -186,14 +170,14 @@ COMPARE_OPS: Final = _table(
         ),
         Column("base_ops", pl.String, "The operators under it that base alone has.", nullable=True),
         Column("new_ops", pl.String, "Those that new alone has.", nullable=True),
-        *COUNTS,
-        *TIMES,
+        *_pair.COUNTS,
+        *_pair.TIMES,
         *columns("""
             base_self_host_ns int: Host time without what they called, in base; of the host's part of the iterations,
                 which is earlier.
             new_self_host_ns int: The same in new.
         """),
-        *CERTAINTY,
+        *_pair.CERTAINTY,
     ),
     purpose="operators that changed, came or went",
     telling=("change", "delta_ns", "base_count", "new_count", "path", "base_ops", "new_ops"),
@@ -222,11 +206,11 @@ COMPARE_KERNELS: Final = _table(
         *_KERNELS[:2],
         Column("range", pl.String, "The range or operator that launched most of it.", nullable=True),
         *_KERNELS[2:],
-        *COUNTS,
-        *TIMES,
+        *_pair.COUNTS,
+        *_pair.TIMES,
         Column("count_ns", pl.Int64, "Part of delta_ns by their number: as long as before each."),
         Column("time_ns", pl.Int64, "Part of delta_ns by the time of each; both sum to delta_ns."),
-        *CERTAINTY,
+        *_pair.CERTAINTY,
     ),
     purpose="kernels that changed, fused, came or went",
     telling=("change", "delta_ns", "base_ns", "new_ns", "base_count", "new_count"),
@@ -238,7 +222,7 @@ COMPARE_COUNTERS: Final = _table(
     (
         _CHANGE,
         *_KERNELS,
-        *COUNTS,
+        *_pair.COUNTS,
         *columns("""
             counter text: A column of `counters` or `roofline`.
             base float?: Its mean over the launches of base; of several kernels that became others together, the sum of
@@ -306,11 +290,11 @@ def compare_findings(pair: Pair) -> pl.DataFrame:
         pl.col("headline").last(),
         *(run.filter(own).n_unique().alias(f"{name}_runs") for name, own in _SIDES.items()),
     )  # fmt: skip
-    frame = with_differences(pair, rows, ("rule",), ("at_stake_ns",)).join(heads, on="rule")
+    frame = _pair.with_differences(pair, rows, ("rule",), ("at_stake_ns",)).join(heads, on="rule")
     base, new = pl.col("base_runs"), pl.col("new_runs")
     change = pl.when(base == 0).then(pl.lit(NEW)).when(new == 0).then(pl.lit(GONE)).otherwise(pl.lit(_STAYS))
     everywhere = (base == len(pair.base.digests)) | (new == len(pair.new.digests))
-    return by_size(COMPARE_FINDINGS, frame.with_columns(pl.col("changed") & everywhere, change=change), "rule")
+    return _pair.by_size(COMPARE_FINDINGS, frame.with_columns(pl.col("changed") & everywhere, change=change), "rule")
 
 
 def compare_memory(pair: Pair) -> pl.DataFrame:
@@ -325,7 +309,7 @@ def compare_memory(pair: Pair) -> pl.DataFrame:
         for one, other in ((base, new), (new, base))
     ]
     base, new = pl.col("base_peak_bytes"), pl.col("new_peak_bytes")
-    rows = keys.with_columns(column for name, sides in values.items() for column in means(name, sides))
+    rows = keys.with_columns(column for name, sides in values.items() for column in _pair.means(name, sides))
     ratio = pl.when((base > 0) & (new > 0)).then(new / base)
     rows = rows.with_columns(pl.Series("changed", np.logical_or.reduce(apart)), delta_bytes=new - base, ratio=ratio)
     largest = pl.col("delta_bytes").abs()
@@ -359,7 +343,7 @@ def _by_key(
     """
     keys = [name for name in rows.columns if name in table.schema]
     values = [ns, *(name for name in rows.columns if name != ns and f"base_{name}" in table.schema)]
-    return by_size(table, with_differences(pair, rows, keys, values, whole), keys[0])
+    return _pair.by_size(table, _pair.with_differences(pair, rows, keys, values, whole), keys[0])
 
 
 # Operators, by their path in the call tree.
@@ -397,9 +381,9 @@ def compare_ops(pair: Pair) -> pl.DataFrame:
     sums = zip(pair.per_run(buckets, "ns"), pair.per_run(rows, "device_ns"), strict=True)
     base, new = map(sub, whole, nearest(mean(busy) - mean(launched) for busy, launched in sums))
     rows = rows.with_columns(count=pl.when(pl.col("same") | pl.col("outer")).then("count").otherwise(0))
-    frame = with_differences(pair, rows, keys, ("device_ns", "count", "self_host_ns"), (base, new))
+    frame = _pair.with_differences(pair, rows, keys, ("device_ns", "count", "self_host_ns"), (base, new))
     frame = frame.join(heads, on=keys, how="left").with_columns(change=change, path=pl.col("around").replace("", None))
-    return by_size(COMPARE_OPS, frame, "path")
+    return _pair.by_size(COMPARE_OPS, frame, "path")
 
 
 def _nearest(path: str, known: set[str]) -> str:
@@ -427,9 +411,9 @@ def compare_kernels(pair: Pair) -> pl.DataFrame:
     places = places.sort("side", "ns", "range", descending=[False, True, True], nulls_last=True)
     heads = _kernels(rows.group_by("block", "change", "side", "name").agg(weight=pl.col("ns").sum()))
     heads = heads.join(places.group_by("block").agg(pl.col("range").first()), on="block")
-    key = ("side", *OPERATION)
+    key = ("side", *_pair.OPERATION)
     slots = pair.slots.join(rows.select(*key, "block"), on=key, nulls_equal=True, maintain_order="left")
-    frame = with_differences(pair, slots, ("block",), ("exclusive_ns", "count"), _busy_ns(pair))
+    frame = _pair.with_differences(pair, slots, ("block",), ("exclusive_ns", "count"), _busy_ns(pair))
     frame = frame.join(heads, on="block").sort("block")
     # where one side has none, all of it is by their number
     mean, plain = pl.col("base_ns") / pl.col("base_count"), (pl.col("base_count") > 0) & (pl.col("new_count") > 0)
@@ -437,7 +421,7 @@ def compare_kernels(pair: Pair) -> pl.DataFrame:
     frame = frame.with_columns(count_ns=pl.when(plain).then(by_number).otherwise("delta_ns"))
     kernel = pl.coalesce("new_kernel", "base_kernel")
     frame = frame.with_columns(time_ns=pl.col("delta_ns") - pl.col("count_ns"), kernel=kernel)
-    return by_size(COMPARE_KERNELS, frame, "base_kernel", "new_kernel")
+    return _pair.by_size(COMPARE_KERNELS, frame, "base_kernel", "new_kernel")
 
 
 def _kernels(rows: pl.DataFrame) -> pl.DataFrame:
