@@ -100,13 +100,26 @@ def _ranks_on_cpu(report: Report) -> list[dict[str, pl.DataFrame]]:
 
 def _of_rank(report: Report) -> dict[str, pl.DataFrame]:
     """The tables of a rank, a report narrowed to its process and GPU, in the report's time and without the member."""
+    device, process = report.scope.device, report.scope.process
     steady, collectives = steady_part(report), _collectives(report)
     steps = _steps(report, steady)
     spans = steps.rename({"start_ns": "start", "end_ns": "end"})
-    work = operations(report).filter((pl.col("device") == report.scope.device) & (pl.col("bucket") == "kernel"))
+    on_device, talks = pl.col("device") == device, pl.col("bucket") == "communication"
+    window, gpu = (
+        windows(report).filter(on_device).select("start", "end"),
+        report.devices.filter(on_device).get_column("name"),
+    )
+    facts = {
+        "process_id": process,
+        "device": device,
+        "gpu": next(iter(gpu), None),
+        "communication_ns": int(bucket_sums(report).filter(on_device, talks).get_column("ns").sum()),
+        "on_cpu": collectives_on_cpu(report).filter(pl.col("process_id").eq_missing(process)).height,
+    }
+    work = operations(report).filter(on_device, pl.col("bucket") == "kernel")
     own = collectives.select("number", "exposed_ns", start="own_start", end="own_end")
     return {
-        "ranks": _rank_on_gpu(report),
+        "ranks": _rank(report, window.row(0) if window.height else (0, 0), **facts),
         "collectives": collectives,
         "pieces": _cut_at(exposed_pieces(own, work), steps),  # their times sum to exposed_ns
         "before": _before(report, collectives),
@@ -135,23 +148,6 @@ def _rank(report: Report, span: tuple[int, int], **facts: object) -> pl.DataFram
         **facts,
     }
     return pl.DataFrame([row], schema=RANKS.schema)
-
-
-def _rank_on_gpu(report: Report) -> pl.DataFrame:
-    device, process = report.scope.device, report.scope.process
-    window = windows(report).filter(pl.col("device") == device).select("start", "end")
-    low, high = window.row(0) if window.height else (0, 0)
-    sums = bucket_sums(report).filter((pl.col("device") == device) & (pl.col("bucket") == "communication"))
-    gpu = report.devices.filter(pl.col("device") == device).get_column("name")
-    return _rank(
-        report,
-        (low, high),
-        process_id=process,
-        device=device,
-        gpu=gpu.item(0) if len(gpu) else None,
-        communication_ns=int(sums.get_column("ns").sum()),
-        on_cpu=collectives_on_cpu(report).filter(pl.col("process_id").eq_missing(process)).height,
-    )
 
 
 def _collectives(report: Report) -> pl.DataFrame:
