@@ -369,7 +369,17 @@ class _Turns:
         """Run all stages in order, and keep what was recorded."""
         began = time.monotonic()
         try:
-            self._stages()
+            for side in self.sides:
+                side.compile()
+            for side in self.sides:
+                side.begin()
+            # what the GPU reaches is timed once for both programs, by the Python of the first that has torch
+            measured = [side for side in self.sides if side.plan.options.measure and side.plan.tools.gpus.present]
+            roofs = next(filter(None, (side.roofs() for side in measured)), {})
+            for side in measured:
+                side.content["roofs"] = roofs
+            for name in PASSES:
+                self._pass(name)
         except KeyboardInterrupt:
             for side in self.sides:
                 side.interrupt()
@@ -382,19 +392,6 @@ class _Turns:
             if not side.recorded:
                 raise CollectError.every_pass_failed(map(side.plan.with_side, side.failures), side.last_words)
         return self._kept(time.monotonic() - began)
-
-    def _stages(self) -> None:
-        for side in self.sides:
-            side.compile()
-        for side in self.sides:
-            side.begin()
-        # what the GPU reaches is timed once for both programs, by the Python of the first that has torch
-        measured = [side for side in self.sides if side.plan.options.measure and side.plan.tools.gpus.present]
-        roofs = next(filter(None, (side.roofs() for side in measured)), {})
-        for side in measured:
-            side.content["roofs"] = roofs
-        for name in PASSES:
-            self._pass(name)
 
     def _pass(self, name: str) -> None:
         """Run a pass as often as requested, until a run fails; the other program has its turn then nevertheless."""

@@ -186,13 +186,6 @@ def _titled(plan: Plan, title: str, lines: Sequence[str]) -> list[str]:
     return [f"# {title}: {plan.side}" if plan.side else f"# {title}", *lines]
 
 
-def _run_lines(plan: Plan, name: str, number: int) -> list[str]:
-    lines = _ncu_lines(plan) if name == NCU else [step.shell for step in plan.runs(name, number)]
-    count = plan.repetitions(name)
-    again = f", {number} of {count}" if count > 1 else ""
-    return _titled(plan, f"{_TITLES.get(name) or tool_of(name).name}{again}", lines)
-
-
 def _ncu_lines(plan: Plan) -> list[str]:
     if NSYS not in plan.wanted:
         return [step.shell for step in plan.ncu(1, ncu.unselected(plan.options))]
@@ -218,8 +211,12 @@ def portable_script(plans: Sequence[Plan]) -> list[str]:
             lines += _titled(plan, step.name, [f"mkdir -p {shlex.quote(str(step.outputs[0].parent))}", step.shell])
     for name in PASSES:
         taking_part = [one for one in named if name in one.wanted and (name != TORCH or one.workload.kind == "python")]
-        for number in range(1, max((plan.repetitions(name) for plan in taking_part), default=0) + 1):
-            lines += [line for plan in in_order(taking_part, number) for line in _run_lines(plan, name, number)]
+        count = max((plan.repetitions(name) for plan in taking_part), default=0)
+        for number in range(1, count + 1):
+            again = f", {number} of {count}" if count > 1 else ""
+            for plan in in_order(taking_part, number):
+                commands = _ncu_lines(plan) if name == NCU else [step.shell for step in plan.runs(name, number)]
+                lines += _titled(plan, f"{_TITLES.get(name) or tool_of(name).name}{again}", commands)
     runner = [OWN_PYTHON, "-c", "from kanalyze.collectors.run.plan import RUNNER; print(RUNNER)"]
     values = {_RUNNER: ("runner", shlex.join(runner))}
     for (word, variable), plan in zip(_WORKLOADS.items(), plans, strict=False):
