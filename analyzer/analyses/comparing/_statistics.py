@@ -15,6 +15,13 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from kanalyze import machinery
+
+with machinery.loading_late("scipy"):  # takes 0.2 s: only several runs, and steps, need it
+    import scipy.special
+
+special: Any = scipy.special  # its stubs know no plain numbers
+
 Floats: TypeAlias = npt.NDArray[np.float64]
 Basis: TypeAlias = Literal["runs", "paired runs", "steps"]
 Judgement: TypeAlias = Literal["faster", "slower", "same", "cannot tell"]
@@ -83,13 +90,6 @@ class Estimates(NamedTuple):
     low: Floats
     high: Floats
     p_value: Floats
-
-
-def _distributions() -> Any:  # noqa: ANN401 - its stubs know no plain numbers
-    """The functions of scipy.special, which take 0.2 s to import: only several runs, and steps, need them."""
-    from scipy import special  # noqa: PLC0415 - as above
-
-    return special
 
 
 # Two sides of runs
@@ -206,7 +206,6 @@ def _variances(base: Sequence[float], new: Sequence[float], *, paired: bool) -> 
 
 def _power(distance: float, variances: tuple[float, ...], repeats: int, confidence: float = CONFIDENCE) -> float:
     """The probability that an interval of this `confidence` does not reach a bound at this distance."""
-    special = _distributions()
     degrees = (repeats - 1) * sum(variances) ** 2 / sum(variance**2 for variance in variances)
     measured = np.array([degrees])
     if len(variances) > 1:  # Welch's degrees are those of the variances as measured, which few runs scatter widely
@@ -232,7 +231,6 @@ def noise_floor(runs: Sequence[float]) -> NoiseFloor | None:
     """
     if ratio_of_runs(runs, runs) is None:
         return None
-    special = _distributions()
     (variance, _), count = _variances(runs, runs, paired=False), len(runs)
     spread = math.sqrt(variance)
     return NoiseFloor(
@@ -258,7 +256,7 @@ def cold_runs(overhead_ns: Sequence[float], whole_ns: Sequence[float]) -> list[i
     """
     if len(overhead_ns) <= LEAST_RUNS:
         return []
-    special, usual_ns, suspects = _distributions(), median(whole_ns), []
+    usual_ns, suspects = median(whole_ns), []
     for index, value in enumerate(overhead_ns):
         others = [*overhead_ns[:index], *overhead_ns[index + 1 :]]
         middle = median(others)
@@ -336,7 +334,6 @@ def prior_of(variances: Floats, degrees: Floats, caution: float = 0.0) -> tuple[
     That is a variance, and the degrees of freedom that it is worth: infinite where it is certain. `caution` takes them
     as less alike than they look, by that many standard errors of their spread.
     """
-    special = _distributions()
     above = np.maximum(variances, 1e-5 * float(np.median(variances)))  # the logarithm of next to nothing rules the rest
     half = degrees / 2
     levels = np.log(above) - special.digamma(half) + np.log(half)
@@ -351,9 +348,9 @@ def prior_of(variances: Floats, degrees: Floats, caution: float = 0.0) -> tuple[
 
 def trigamma_inverse(value: float) -> float:
     """The argument at which trigamma has this value, by Newton's steps on its inverse (Smyth 2004, appendix)."""
-    zeta, at = _distributions().zeta, 0.5 + 1 / value
+    at = 0.5 + 1 / value
     for _ in range(50):
-        trigamma, tetragamma = float(zeta(2, at)), -2 * float(zeta(3, at))
+        trigamma, tetragamma = float(special.zeta(2, at)), -2 * float(special.zeta(3, at))
         step = trigamma * (1 - trigamma / value) / tetragamma
         at += step
         if abs(step) < 1e-8 * at:
@@ -417,7 +414,7 @@ def _contrast(base: Floats, new: Floats, *, paired: bool) -> tuple[Floats, Float
 
 def _estimates(contrast: tuple[Floats, Floats, Floats]) -> Estimates:
     """The ratios whose logarithms have these variances, by the t distribution."""
-    special, (difference, variance, freedom) = _distributions(), contrast
+    difference, variance, freedom = contrast
     error = np.sqrt(variance)
     degrees = np.where(np.isnan(difference * error), np.nan, freedom)
     half = special.stdtrit(degrees, (1 + CONFIDENCE) / 2) * error
