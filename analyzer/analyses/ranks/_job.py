@@ -5,7 +5,7 @@ docs/definitions.md, section 11, "Who is late, and why".
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
@@ -155,13 +155,19 @@ def job_of(reductions: Sequence[Reduction] | Turn, *, one_host: bool = False) ->
     ranks, members = numbered_ranks(read, doubts, one_host=one_host)
     rows, tables = put_together(read, members, ranks)
     clock = ranks.get_column("clock").to_numpy()
-    matching = matched(rows, clock, _numbered(rows, tables["steps"]))
+    steps, member, inside = tables["steps"].sort("member", "index"), rows.member, rows.inside
+    numbered = steps.height > 0 and steps.get_column("numbered").all()
+
+    def numbers(at: Ints) -> Ints:
+        """The program's own number of the step of rows, -1 outside."""
+        return step_of(steps, member[at], inside[at]).fill_null(-1).to_numpy()
+
+    matching = matched(rows, clock, numbers if numbered else None)
     rows = replace(rows, sequence=rows.sequence[:0], id=rows.id[:0])
     doubts += matching.doubts
     clocks = clocks_of(rows, matching, clock, int(clock[0]), int(ranks.item(0, "origin_ns")))
     matches = waits(rows, matching, clocks, clock)
     doubts += _doubts_of(ranks, rows, matching, matches, len(clocks.broken))
-    steps = _same_steps(tables["steps"].sort("member", "index"), rows, matching)
     exposed, before, recorders = _split(later(read, members, ranks, rows), ranks, rows, matching, matches, clocks)
     sums: Counter[tuple[str, str]] = Counter()
     for check, number, effect in doubts:
@@ -172,7 +178,7 @@ def job_of(reductions: Sequence[Reduction] | Turn, *, one_host: bool = False) ->
         found=matching,
         matches=matches.with_columns(costs(matching, clocks, matches, exposed)),
         exposed=exposed,
-        steps=steps,
+        steps=steps if numbered else _same_steps(steps, rows, matching),
         before=before,
         costs=recorders,
         kernels=tables["kernels"],
@@ -269,22 +275,10 @@ _DOUBTS: Final = (
 )
 
 
-def _numbered(rows: Rows, steps: pl.DataFrame) -> Callable[[Ints], Ints] | None:
-    """Gives of rows the program's own number of the step, -1 outside; None where the steps have none."""
-    if steps.is_empty() or not steps.get_column("numbered").all():
-        return None
-    in_order = steps.sort("member", "index")
-
-    def numbers(at: Ints) -> Ints:
-        return step_of(in_order, rows.member[at], rows.inside[at]).fill_null(-1).to_numpy()
-
-    return numbers
-
-
 def _same_steps(steps: pl.DataFrame, rows: Rows, matching: Matches) -> pl.DataFrame:
-    """The steps with `step` the same on all ranks: the program's own number, else as their collectives tell."""
+    """The steps that the program does not number, with `step` the same on all ranks, as their collectives tell."""
     placed = np.flatnonzero((matching.match >= 0) & (rows.inside >= 0))
-    if steps.is_empty() or steps.get_column("numbered").all() or not len(placed):
+    if steps.is_empty() or not len(placed):
         return steps
     member = rows.member[placed]
     base = placed[member == member[0]]
