@@ -13,18 +13,9 @@ from polars.datatypes import DataType, DataTypeClass
 
 from kanalyze import intervals
 from kanalyze.analyses.host._call_kinds import BEGINS, CALL_BUCKETS, bucket_of, context_calls, shown, unseen_syncs
+from kanalyze.analyses.shared import threads as timelines
 from kanalyze.analyses.shared.analysis import once_per_process
-from kanalyze.analyses.shared.threads import (
-    THREAD,
-    ThreadKey,
-    by_thread,
-    innermost_lines,
-    line_of,
-    of_thread,
-    on_line,
-    overlaid,
-    touched,
-)
+from kanalyze.analyses.shared.threads import THREAD, ThreadKey
 from kanalyze.columns import gathered, in_order, nearest, parts_by, positions, rows_at
 from kanalyze.report import Report
 
@@ -98,7 +89,9 @@ def activity(report: Report, key: ThreadKey, sides: tuple[int, int], pieces: pl.
     others = thread.others.filter((pl.col("end") > low) & (pl.col("start") < high))
     if others.height:
         events = pl.concat([others.select("start", "end", "label"), events]).sort("start", maintain_order=True)
-    needed = events.filter(touched(events, pieces) | labels(report).get_column("wins")[events.get_column("label")])
+    needed = events.filter(
+        timelines.touched(events, pieces) | labels(report).get_column("wins")[events.get_column("label")]
+    )
     return timeline(needed, labels(report).get_column("rank"))
 
 
@@ -111,7 +104,7 @@ def threads(report: Report) -> dict[ThreadKey, Thread]:
     making = making.select(*THREAD, start="start_ns", end=pl.min_horizontal("made_ns", "end_ns"), label=of_contexts)
     parts, starts = parts_by(pl.concat([making, over]).sort("start"), THREAD), report.kind("api").get_column("start_ns")
     by_key, row = {}, pl.int_range(pl.len(), dtype=pl.UInt32)
-    for key, calls in by_thread(report.kind("api").select(*THREAD, row=row, **intervals.OF_EVENTS)).items():
+    for key, calls in timelines.by_thread(report.kind("api").select(*THREAD, row=row, **intervals.OF_EVENTS)).items():
         ordered = in_order(calls, "start")
         others = parts.get(key, over.clear()).select("start", "end", "label")
         by_key[key] = Thread(ordered.get_column("row"), starts, ordered.get_column("end").cum_max(), others)
@@ -141,7 +134,7 @@ def _without_overlaps(calls: pl.DataFrame, ranks: pl.Series) -> pl.DataFrame:
     for rank in calls.get_column("rank").unique().sort():
         of_rank = intervals.first_come(calls.filter(pl.col("rank") == rank))
         of_rank = of_rank.filter(pl.col("own_end") > pl.col("own_start"))
-        label = on_line(of_rank.select(start="own_start", end="own_end", row="label"), start)
+        label = timelines.on_line(of_rank.select(start="own_start", end="own_end", row="label"), start)
         winner = winner.zip_with(winner.is_not_null(), label)
     return pl.DataFrame([start, end, winner.alias("label")]).drop_nulls("label")
 
@@ -191,7 +184,7 @@ def system_calls(report: Report) -> pl.DataFrame:
 @once_per_process
 def call_lines(report: Report) -> dict[ThreadKey, pl.DataFrame]:
     """Timeline of the innermost system call of each thread: start, end, row (of :func:`system_calls`)."""
-    return innermost_lines(system_calls(report).with_row_index("row").select(*THREAD, "start", "end", "row"))
+    return timelines.innermost_lines(system_calls(report).with_row_index("row").select(*THREAD, "start", "end", "row"))
 
 
 @once_per_process
@@ -228,9 +221,9 @@ def states_of(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFr
 
     Adds state (of :data:`STATES`) and call (row of :func:`system_calls`, null outside of them).
     """
-    cut = overlaid(pieces, line_of(call_lines(report), key).rename({"row": "call"}), "call")
+    cut = timelines.overlaid(pieces, timelines.line_of(call_lines(report), key).rename({"row": "call"}), "call")
     line = processor_lines(report).get(key, pl.DataFrame(schema=_ON_PROCESSOR))
-    cut = overlaid(cut, line.with_row_index("moment"), "moment")
+    cut = timelines.overlaid(cut, line.with_row_index("moment"), "moment")
     cut = cut.hstack(rows_at(line.select("runs", "waits"), cut.get_column("moment")))
     inside, runs = pl.col("call").is_not_null(), pl.col("runs")
     waiting = gathered(system_calls(report).get_column("waits_on"), cut.get_column("call")).is_in(_ONLY_WAIT)
@@ -310,7 +303,7 @@ def told_parts(report: Report, asked_of: Iterable[tuple[ThreadKey, pl.DataFrame]
     if remaining:
         hits, lines = _hits(report, remaining)
         for place, (key, spans) in enumerate(remaining):
-            line = lines.filter(of_thread(key))
+            line = lines.filter(timelines.of_thread(key))
             if line.is_empty():
                 parts.append(_untold(spans))
             else:
@@ -400,7 +393,9 @@ def _by_nearest(spans: pl.DataFrame, samples: pl.DataFrame) -> pl.DataFrame:
     )
     cells = cells.filter(pl.col("end") > pl.col("start"))
     cells = cells.with_columns(start=pl.max_horizontal("start", pl.col("end").shift(1).fill_null(intervals.BEFORE_ALL)))
-    cut = overlaid(spans.select(*KEYS, "start", "end"), cells.filter(pl.col("end") > pl.col("start")), "stack_id")
+    cut = timelines.overlaid(
+        spans.select(*KEYS, "start", "end"), cells.filter(pl.col("end") > pl.col("start")), "stack_id"
+    )
     sums = cut.group_by(*KEYS, "stack_id", maintain_order=True).agg(ns=(pl.col("end") - pl.col("start")).sum())
     counts = hits.group_by("stack_id").agg(every=pl.len())
     # a sample counts for the row of its stack that has most time
