@@ -48,7 +48,7 @@ def _option(names: str, text: str, metavar: str = "", wanted: str = "", *, defau
     return field(default=default, metadata={"names": names, "text": text, "metavar": metavar or None, "wanted": wanted})
 
 
-_flag = partial(_option, default=False)
+_flag, _several = partial(_option, default=False), partial(_option, default=())
 
 
 @dataclass(frozen=True)
@@ -79,18 +79,14 @@ class Options:
     )
     repeat: int = _option("--repeat", "Run it bare, under nsys and under torch K times each.", "K", _COUNT, default=1)
     timeout_s: float = _option("--timeout", "Longest time of a pass.", "SECONDS", _TIME, default=3600.0)
-    arch: tuple[str, ...] = _option(
-        "--arch", "Compile for sm_90 or the like; several make a fat binary.", "ARCH", _GPU, default=()
+    arch: tuple[str, ...] = _several(
+        "--arch", "Compile for sm_90 or the like; several make a fat binary.", "ARCH", _GPU
     )
-    nvcc_flags: tuple[str, ...] = _option(
-        "--nvcc", "Further flags of nvcc, one or several in quotes.", "FLAG", default=()
-    )
-    nsys_flags: tuple[str, ...] = _option("--nsys-flag", "A further flag of nsys profile.", "FLAG", default=())
-    ncu_flags: tuple[str, ...] = _option("--ncu-flag", "A further flag of ncu.", "FLAG", default=())
+    nvcc_flags: tuple[str, ...] = _several("--nvcc", "Further flags of nvcc, one or several in quotes.", "FLAG")
+    nsys_flags: tuple[str, ...] = _several("--nsys-flag", "A further flag of nsys profile.", "FLAG")
+    ncu_flags: tuple[str, ...] = _several("--ncu-flag", "A further flag of ncu.", "FLAG")
     recipe: str = _option("--recipe", "Recipe of torch.profiler: plain, schedule, toggle…", "NAME", default="plain")
-    recipe_flags: tuple[str, ...] = _option(
-        "--recipe-flag", "A further flag of the torch pass, as --wait=2.", "FLAG", default=()
-    )
+    recipe_flags: tuple[str, ...] = _several("--recipe-flag", "A further flag of the torch pass, as --wait=2.", "FLAG")
     kernels: int = _option("--kernels", "So many kernels go to ncu; 5 unless told.", "N", _COUNT, default=5)
     launches: int = _option("--launches", "So many launches of each; 1 unless told.", "N", _COUNT, default=1)
     ncu_budget_s: float = _option("--ncu-budget", "Longest time of ncu.", "SECONDS", _TIME, default=600.0)
