@@ -20,7 +20,7 @@ from kanalyze.analyses.ranges.instances import compare
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.cli import kanalyze as command_line
 from kanalyze.errors import ClosedReportError, KanalyzeError, UnreadableReportError
-from kanalyze.renderers.formats.json import SCHEMA_VERSION, content, render
+from kanalyze.renderers.formats.json import SCHEMA_VERSION, render
 from kanalyze.renderers.page.comparison import answer
 from kanalyze.renderers.tables import descriptions as explanations
 from kanalyze.several import Asked
@@ -161,7 +161,7 @@ def keys(rows):
 @pytest.fixture(scope="module")
 def summaries():
     served = kanalyze.summarize(made(events_of(USUAL)))  # of a serving engine, of which there is no report here
-    return [json.loads(json.dumps(content(page))) for page in [*map(real_summary, REPORTS), served]]
+    return [json.loads(render([page])) for page in [*map(real_summary, REPORTS), served]]
 
 
 @pytest.mark.slow
