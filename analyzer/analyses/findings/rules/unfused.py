@@ -145,13 +145,15 @@ def _formulas(runs: Work, compiled: Mending | partial[Mending]) -> Finding | Non
     words, searched = _words(runs), pl.col("group").is_in(_searches(runs).implode())
     least_ns = None
     if words == "fusion: distances":  # by a product, without a tensor of all differences
-        least_ns = on_gpu.part("exclusive_ns", 0.1).sum().over("group")
+        least_ns = on_gpu.part("exclusive_ns", _DISTANCES_LEFT).sum().over("group")
     elif 2 * total(rows.filter(searched), "exclusive_ns") >= runs.ns:
         # a search for a million values among thousands takes so long on an H200
-        words, least_ns = "fusion: comparisons", pl.min_horizontal("merged_ns", pl.when(searched).then(pl.lit(15_000)))
+        words, runs = "fusion: comparisons", runs._replace(rows=rows.filter(searched))
+        least_ns = pl.min_horizontal("merged_ns", pl.lit(15_000))
     if least_ns is not None:
-        rows = rows.with_columns(merged_ns=least_ns)
-        compiled, saved = on_gpu.merged(rows), runs.ns - total(rows.unique("group"), "merged_ns")
+        rows = runs.rows.with_columns(merged_ns=least_ns)
+        groups = rows.unique("group")
+        compiled, saved = on_gpu.merged(rows), runs.ns - total(groups, "merged_ns")
     return runs.finding(
         words,
         "",
@@ -174,6 +176,7 @@ _FUSIBLE: Final = (
     r"^aten::(?:add|sub|rsub|mul|div|pow|square|exp|log|tanh|sigmoid|sqrt|rsqrt|abs|neg|sum|mean|where)_?$"
 )
 _OF_DISTANCES: Final = r"^aten::(?:sub|pow|square|abs|norm|linalg_vector_norm|sum|mean|sqrt|neg|exp)$"
+_DISTANCES_LEFT: Final = 0.15  # of the kernels of differences by a product: of two programs 0.12 and 0.2
 _RAISED: Final = r"^aten::(?:pow|square|abs|norm|linalg_vector_norm)$"
 
 
