@@ -204,20 +204,15 @@ def _split(report: Report, key: ThreadKey, idle: pl.DataFrame) -> pl.DataFrame:
     held = touched(launched.select("end", start="begun"), above)
     whole = pl.when(pl.col("late") == reasons(report).launch).then("end").otherwise("returned")
     pieces = _from_launches(report, launched.filter(held), pl.col("returned")).sort("start")
+    label, codes = pl.col("label"), reasons(report)
+    wins = label.is_in(labels(report).get_column("wins").arg_true().implode()).fill_null(value=False)
+    unseen = pl.when(pl.col("lost") & ~wins).then(_code(codes.unseen))
     parts = [
-        _before_launches(report, overlaid(before, line, "label")),
+        _rows(overlaid(before, line, "label"), reason=unseen.otherwise(label.fill_null(_code(codes.host)))),
         _from_launches(report, launched.filter(~held), whole),
         _rows(overlaid(pieces, above, "label"), reason=pl.coalesce("label", "reason")),
     ]
     return pl.concat(parts).with_columns(thread=pl.lit(thread_keys(report).index(key), dtype=pl.UInt32))
-
-
-def _before_launches(report: Report, before: pl.DataFrame) -> pl.DataFrame:
-    """Rows of the time before launch calls, by label; that of work launched before the recording is `unseen`."""
-    label, codes = pl.col("label"), reasons(report)
-    wins = label.is_in(labels(report).get_column("wins").arg_true().implode()).fill_null(value=False)
-    unseen = pl.when(pl.col("lost") & ~wins).then(_code(codes.unseen))
-    return _rows(before, reason=unseen.otherwise(label.fill_null(_code(codes.host))))
 
 
 def _from_launches(report: Report, launched: pl.DataFrame, until: pl.Expr) -> pl.DataFrame:

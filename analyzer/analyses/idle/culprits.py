@@ -48,13 +48,6 @@ def waiting_host(report: Report) -> pl.DataFrame:
     return told_parts(report, spans)
 
 
-def _by_function(report: Report) -> pl.DataFrame:
-    """Host time while a device waited by state and function, with the chain, evidence and samples of most of it."""
-    most = named_parts(report).sort("ns", descending=True, maintain_order=True)
-    sums = pl.col("chain").drop_nulls().first(), pl.col("evidence").first(), pl.col("samples", "ns").sum()
-    return most.group_by(*KEYS, "function", "module", maintain_order=True).agg(sums)
-
-
 def _by_traced_function(report: Report) -> pl.DataFrame:
     """The same of a trace with Python functions or operators: by its own name of what the thread was in."""
     host = _attribution.named_sums(report).filter(pl.col("bucket").cast(pl.String) == "host")
@@ -306,8 +299,12 @@ def _of_threads(report: Report, by: str) -> pl.DataFrame:
         raise CannotTellError.without(f"culprits by {by}", report.meta.path, ["osrt", "samples"], report.meta.tool)
     if form is BY_STATE:
         sums = named_parts(report).group_by(KEYS).agg(pl.col("ns").sum())
-    else:
-        sums = (_by_traced_function if traced else _by_function)(report)
+    elif traced:
+        sums = _by_traced_function(report)
+    else:  # with the chain, evidence and samples of most of a function's time
+        most = named_parts(report).sort("ns", descending=True, maintain_order=True)
+        facts = pl.col("chain").drop_nulls().first(), pl.col("evidence").first(), pl.col("samples", "ns").sum()
+        sums = most.group_by(*KEYS, "function", "module", maintain_order=True).agg(facts)
     share = pl.col("ns") / pl.col("ns").sum().over("device").clip(lower_bound=1)
     shares = form.completed(sums.with_columns(share_of_window(report), host_share=share))
     others = [name for name in ("function", "module", "state", "waits_on", "waits_for", "call") if name in form.schema]

@@ -258,7 +258,12 @@ def exposure(report: Report) -> pl.DataFrame:
     columns_of = ("device", "detail", "start", "end", "exclusive_ns")
     work = exclusive_operations(report).select(*columns_of, category=_TEXT.cast(category), copies=pl.lit(value=False))
     copies = work.filter(pl.col("category") == "memcpy").with_columns(copies=pl.lit(value=True))
-    calls = _launching(report).with_columns(category=pl.lit("launch", dtype=category), copies=pl.lit(value=False))
+    called = operations(report, "call_row").select("device", "call_row").drop_nulls().unique()
+    calls = called.hstack(rows_at(report.kind("api").select(**intervals.OF_EVENTS), called.get_column("call_row")))
+    sides = windows(report).select("device", low="start", high="end")
+    inside = calls.join(sides, on="device").with_columns(pl.col("start", "end").clip("low", "high"))
+    calls = inside.filter(pl.col("end") > pl.col("start")).select("device", "start", "end")
+    calls = calls.with_columns(category=pl.lit("launch", dtype=category), copies=pl.lit(value=False))
     parts = pl.concat([work.with_columns(detail=pl.lit(None, work.schema["detail"])), copies, calls], how="diagonal")
     unions = intervals.union_by(parts, keys).group_by(keys).agg(union_ns=_NS.sum())
     sums = parts.group_by(keys).agg(total_ns=_NS.sum(), own_ns=pl.col("exclusive_ns").sum())
@@ -274,15 +279,6 @@ def exposure(report: Report) -> pl.DataFrame:
     )
     hidden = pl.when(pl.col("union_ns") > 0).then(1 - pl.col("own_ns") / pl.col("union_ns"))
     return EXPOSURE.select(rows.with_columns(hidden_share=hidden).sort(*keys[:3], -pl.col("total_ns"), "detail"))
-
-
-def _launching(report: Report) -> pl.DataFrame:
-    """The launch calls of each device within its window, each once: device, start, end."""
-    called = operations(report, "call_row").select("device", "call_row").drop_nulls().unique()
-    calls = called.hstack(rows_at(report.kind("api").select(**intervals.OF_EVENTS), called.get_column("call_row")))
-    sides = windows(report).select("device", low="start", high="end")
-    inside = calls.join(sides, on="device").with_columns(pl.col("start", "end").clip("low", "high"))
-    return inside.filter(pl.col("end") > pl.col("start")).select("device", "start", "end")
 
 
 # Utilisation of each device over time, in equal chunks of its window, by bucket.

@@ -90,7 +90,9 @@ def first_sentence(view: Report, steady: SteadyPart, tables: dict[str, pl.DataFr
     small = max(findings[0].at_stake_ns, findings[0].replayed_ns or 0) < _NOTABLE * steady.ns
     apart = small or ":" in headline or _busy_part(view, findings[0]) is not limit.first
     if limit.first and not apart:
-        apart = _communicates(view, findings[0]) is not limit.text.startswith("communication")
+        claims, exposed = findings[0].claims, spans_of_bucket(view, findings[0].device, "communication")
+        communicates = claims is not None and _are_mostly(claims, exposed)
+        apart = communicates is not limit.text.startswith("communication")
     return f"{limits}. First: {cause}." if apart else f"{limits}: {cause}."
 
 
@@ -147,13 +149,6 @@ def _busy_part(view: Report, finding: Finding) -> bool | None:
         return True if finding.shortens else None
     busy = busy_spans(view).get(finding.device)
     return None if busy is None else _are_mostly(finding.claims, busy)
-
-
-def _communicates(view: Report, finding: Finding) -> bool:
-    """Whether most of what a finding claims is communication that nothing else hides."""
-    if finding.claims is None:
-        return False
-    return _are_mostly(finding.claims, spans_of_bucket(view, finding.device, "communication"))
 
 
 def _are_mostly(claims: pl.DataFrame, spans: pl.DataFrame) -> bool:

@@ -158,12 +158,16 @@ def _timed(report: Report, called: Report, others: Sequence[Meta], most: int, pa
         reasons |= {"timeline": str(reason)}
     with suppress(errors.CannotTellError):
         trees = {by: tree(called, by, min_share=_TREE_SHARE) for by in ("device", "host")}
+    ledgers = intervals.overlapping(iteration_ledgers(report), report.scope.sides, "start_ns", intervals.END)
+    keys = ("process_id", "name")
+    sums = ledgers.group_by(*keys, maintain_order=True).agg(pl.col("device_ns").sum())
+    most_work = sums.sort("device_ns", descending=True, maintain_order=True).head(1)
     return FilePage(
         shown,
         [report.meta, *others],
         [(table, tables[table.name]) for table in TABLES if table.name in tables],
         picture,
-        _iterations(report),
+        ledgers.join(most_work.select(keys), on=keys, how="semi", nulls_equal=True),
         durations(report) if picture else pl.DataFrame(),
         reasons,
         {by: rows for by, rows in trees.items() if rows.get_column(f"{by}_ns").sum()},
@@ -180,15 +184,6 @@ def _waits(report: Report) -> dict[str, pl.DataFrame]:
         if other is not None:
             return {f"GPU {device}, samples": rows for device, rows in waiting_trees(other, _TREE_SHARE).items()}
     return trees
-
-
-def _iterations(report: Report) -> pl.DataFrame:
-    """The iterations in scope with their ledgers, of the name with most device time."""
-    ledgers = intervals.overlapping(iteration_ledgers(report), report.scope.sides, "start_ns", intervals.END)
-    keys = ("process_id", "name")
-    sums = ledgers.group_by(*keys, maintain_order=True).agg(pl.col("device_ns").sum())
-    most = sums.sort("device_ns", descending=True, maintain_order=True).head(1)
-    return ledgers.join(most.select(keys), on=keys, how="semi", nulls_equal=True)
 
 
 def durations(report: Report) -> pl.DataFrame:

@@ -118,12 +118,17 @@ def _of_rank(report: Report) -> dict[str, pl.DataFrame]:
     }
     work = operations(report).filter(on_device, pl.col("bucket") == "kernel")
     own = collectives.select("number", "exposed_ns", start="own_start", end="own_end")
+    # by how much the recorder delayed each collective since its group's previous one on the rank, at most
+    timed = collectives.join(earliest_starts(report), on="event_id", how="inner", maintain_order="left")
+    end, until = (pl.col(start) + pl.col("dur_ns") for start in ("start_ns", "moved"))
+    sides = (("start_ns", end), ("moved", pl.coalesce("until", until)))
+    recorded, new = ((pl.col(start) - ends.shift(1).over(_GROUP)).clip(lower_bound=0) for start, ends in sides)
     return {
         "ranks": _rank(report, window.row(0) if window.height else (0, 0), **facts),
         "collectives": collectives,
         "pieces": _cut_at(exposed_pieces(own, work), steps),  # their times sum to exposed_ns
         "before": _before(report, collectives),
-        "costs": _costs(report, collectives),
+        "costs": timed.select("number", delay_ns=(recorded - new).clip(lower_bound=0)).drop_nulls(),
         "steps": steps,
         "ledgers": _in_spans(report, spans, "index"),
         "kernels": _kernels(report, steady),
@@ -189,15 +194,6 @@ def _before(report: Report, collectives: pl.DataFrame) -> pl.DataFrame:
     rest = rest.with_columns(ns=pl.col("ns") - pl.col("inside").fill_null(0)).filter(pl.col("ns") > 0)
     loads = loads.rename({"inside": "ns"}).with_columns(detail=pl.lit(IN_LOADER))
     return pl.concat([one.select(ledgers.columns) for one in (rest, loads)]).sort("number", maintain_order=True)
-
-
-def _costs(report: Report, collectives: pl.DataFrame) -> pl.DataFrame:
-    """By how much the recorder delayed each collective since its group's previous one on the rank, at most."""
-    timed = collectives.join(earliest_starts(report), on="event_id", how="inner", maintain_order="left")
-    end, until = (pl.col(start) + pl.col("dur_ns") for start in ("start_ns", "moved"))
-    sides = (("start_ns", end), ("moved", pl.coalesce("until", until)))
-    recorded, new = ((pl.col(start) - ends.shift(1).over(_GROUP)).clip(lower_bound=0) for start, ends in sides)
-    return timed.select("number", delay_ns=(recorded - new).clip(lower_bound=0)).drop_nulls()
 
 
 def _in_spans(report: Report, spans: pl.DataFrame, key: str) -> pl.DataFrame:

@@ -465,10 +465,8 @@ def critical_path(
         UnknownNameError: There is no such grouping.
     """
     report = part_of(report, where, TABLE, by, *model.DEVICE_KINDS)
-    return _segments(report) if segments else _GROUPINGS[by or "cause"](report)
-
-
-def _segments(report: Report) -> pl.DataFrame:
+    if not segments:
+        return _GROUPINGS[by or "cause"](report)
     pieces = with_names(report, path(report))
     row = pieces.get_column("row").set(pieces.get_column("cause").is_in(ON_HOST), None)
     of_work = facts_of(report, row, "device", "stream")

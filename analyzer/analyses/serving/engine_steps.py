@@ -303,7 +303,11 @@ def timed_steps(report: Report) -> pl.DataFrame:
     of_gpu = pl.sum_horizontal(f"{bucket}_ns" for bucket in _OF_GPU)
     sums = _ledgers(pieces).select("step", "busy_ns", "gap_busy_ns", "unknown_ns", gpu_ns=of_gpu)
     timed = steps.join(sums, on="step", how="left", maintain_order="left")
-    timed = timed.join(_causes(pieces), on="step", how="left", maintain_order="left")
+    gaps = pieces.filter("gap").with_columns(of_bucket=pl.col("ns").sum().over("step", "bucket"))
+    down = [True, False, True, True]
+    gaps = gaps.sort("of_bucket", "bucket", "ns", "culprit", descending=down, nulls_last=True)
+    causes = gaps.unique("step", keep="first").select("step", gap_cause="bucket", gap_culprit="culprit")
+    timed = timed.join(causes, on="step", how="left", maintain_order="left")
     spent = pl.col("gap_ns").fill_null(0) + pl.col("dur_ns") - pl.col("unknown_ns").fill_null(0)
     return timed.with_columns(
         pl.col("busy_ns", "gpu_ns").fill_null(0),
@@ -404,12 +408,3 @@ def step_pieces(report: Report, steps: pl.DataFrame) -> pl.DataFrame:
         culprit = pl.when(pl.col("bucket").is_in(BUSY_BUCKETS)).then("name").otherwise("culprit").cast(pl.String)
         named.append(cut.with_columns(culprit=culprit).select(list(_PIECE)))
     return pl.concat(named).group_by(list(_PIECE)[:-1]).agg(pl.col("ns").sum())
-
-
-def _causes(pieces: pl.DataFrame) -> pl.DataFrame:
-    """Of the gap before each step: step, gap_cause and gap_culprit."""
-    gaps = pieces.filter("gap").with_columns(of_bucket=pl.col("ns").sum().over("step", "bucket"))
-    down = [True, False, True, True]
-    first = gaps.sort("of_bucket", "bucket", "ns", "culprit", descending=down, nulls_last=True)
-    first = first.unique("step", keep="first", maintain_order=True)
-    return first.select("step", gap_cause="bucket", gap_culprit="culprit")

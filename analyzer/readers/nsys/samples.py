@@ -150,14 +150,18 @@ class Samples:
     @cached_property
     def python(self) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Python stacks, as :data:`kanalyze.counter_model.PYTHON_SAMPLES`, and their frames."""
-        domains = self._domains()
-        if not domains:
+        columns = {"eventType": pl.Int64, "globalTid": pl.Int64, "domainId": pl.Int64, "text": pl.String}
+        created = self._database.frame(RANGES, columns, only=("eventType", files.DOMAIN))
+        named = created.filter(pl.col("text").is_in([*files.DOMAINS]))
+        domains = named.select(process_of("globalTid").alias("process_id"), "domainId", "text")
+        if domains.is_empty():
             return model.PYTHON_SAMPLES.empty(), model.STACK_FRAMES.empty()
         raw = self._database.integers(RANGES, ("start", "eventType", "globalTid", "domainId"), lambda part: part)
         held = "binaryData" in self._database.columns(RANGES)
         blobs = self._database.frame(RANGES, {"binaryData": pl.Object}).get_column("binaryData") if held else None
-        schema = {"process_id": pl.Int64, "domainId": pl.Int64, "periodic": pl.Boolean}
-        known = pl.DataFrame([(*key, periodic) for key, periodic in domains.items()], schema=schema, orient="row")
+        known = domains.unique(["process_id", "domainId"], keep="last", maintain_order=True).select(
+            "process_id", "domainId", periodic=pl.col("text").replace_strict(files.DOMAINS, return_dtype=pl.Boolean)
+        )
         marks = raw.with_row_index("row").filter(pl.col("eventType") == files.MARK)
         marks = marks.with_columns(process_id=process_of("globalTid")).join(
             known, on=["process_id", "domainId"], maintain_order="left"
@@ -179,14 +183,6 @@ class Samples:
             thread_id=thread_of("globalTid"),
         )
         return model.PYTHON_SAMPLES.select(samples.sort("time_ns", maintain_order=True)), self._python_frames(numbers)
-
-    def _domains(self) -> dict[tuple[int, int], bool]:
-        """The domains of Python stacks, by process id and domain id: whether they are periodic."""
-        columns = {"eventType": pl.Int64, "globalTid": pl.Int64, "domainId": pl.Int64, "text": pl.String}
-        created = self._database.frame(RANGES, columns, only=("eventType", files.DOMAIN))
-        named = created.filter(pl.col("text").is_in([*files.DOMAINS]))
-        rows = named.select(process_of("globalTid").alias("process_id"), "domainId", "text")
-        return {(process, domain): files.DOMAINS[text] for process, domain, text in rows.iter_rows()}
 
     def _python_frames(self, numbers: dict[tuple[files.Frame, ...], int]) -> pl.DataFrame:
         texts = self._labels.of("StringIds")
