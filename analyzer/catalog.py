@@ -177,7 +177,9 @@ def answer(
                 raise refused(error) from error
             name = missing[1]
         table(name)  # raises where there is none
-        tables[name] = _plain(rows_of(name))
+        # plain texts in place of categories, and integers of which a product does not wrap
+        plain = pl.col(pl.Categorical, pl.Enum).cast(str), pl.col(pl.Int32).cast(int)
+        tables[name] = pl.DataFrame(rows_of(name)).with_columns(plain)
 
 
 def _refuse_functions(statement: str, tables: Mapping[str, pl.DataFrame]) -> None:
@@ -203,8 +205,3 @@ def _refuse_functions(statement: str, tables: Mapping[str, pl.DataFrame]) -> Non
 def refused(error: BaseException) -> errors.SqlError:
     """The error of a user for what polars says of a statement; of that the first paragraph, on one line."""
     return errors.SqlError.of(" ".join(str(error).partition("\n\n")[0].split()).rstrip("."))
-
-
-def _plain(frame: pl.DataFrame) -> pl.DataFrame:
-    """The frame with plain texts in place of categories, and integers of which a product does not wrap."""
-    return pl.DataFrame(frame).with_columns(pl.col(pl.Categorical, pl.Enum).cast(str), pl.col(pl.Int32).cast(int))

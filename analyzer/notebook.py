@@ -60,10 +60,15 @@ class NotebookTable(pl.DataFrame):
 
         Polars makes floats and objects of those; here they have pandas' nullable types, unless keywords say how.
         """
+        from pandas import arrays  # noqa: PLC0415 - only who has pandas asks for it
+
         frame = super().to_pandas(use_pyarrow_extension_array=use_pyarrow_extension_array, **kwargs)
         for column in self.iter_columns():
             if column.null_count() and str(frame.dtypes[column.name]) == _LOST.get(column.dtype.base_type()):
-                frame[column.name] = _nullable(column)
+                array_type = arrays.BooleanArray if column.dtype == pl.Boolean else arrays.IntegerArray
+                values = column.fill_null(value=False if column.dtype == pl.Boolean else 0)
+                nulls = column.is_null().to_numpy(writable=True)
+                frame[column.name] = array_type(values.to_numpy(writable=True), nulls)
         return frame
 
     def _repr_html_(self, *, _from_series: bool = False) -> str:
@@ -75,15 +80,6 @@ _LOST: Final[dict[pl.datatypes.DataTypeClass, str]] = {
     **dict.fromkeys((pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64), "float64"),
     pl.Boolean: "object",
 }
-
-
-def _nullable(column: pl.Series) -> "pd.api.extensions.ExtensionArray":
-    """Converts an integer or boolean column with nulls to a nullable pandas array."""
-    from pandas import arrays  # noqa: PLC0415 - only who has pandas asks for it
-
-    array_type = arrays.BooleanArray if column.dtype == pl.Boolean else arrays.IntegerArray
-    values = column.fill_null(value=False if column.dtype == pl.Boolean else 0)
-    return array_type(values.to_numpy(writable=True), column.is_null().to_numpy(writable=True))
 
 
 def _table(name: str, doc: str) -> property:

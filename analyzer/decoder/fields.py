@@ -80,7 +80,9 @@ def taken_apart(text: str) -> Spelled:
         elif depth:
             if piece in _CLOSERS:
                 depth -= 1
-                args = args if depth or opener != "<" else _between(text, [*edges, match.start()])
+                if opener == "<" and not depth:
+                    between = pairwise([*edges, match.start()])
+                    args = tuple(part for left, right in between if (part := text[left + 1 : right].strip()))
             elif piece == "," and depth == 1:
                 edges.append(match.start())
         elif piece.isspace() or piece in (",", "->", "-", *_CLOSERS):
@@ -91,10 +93,6 @@ def taken_apart(text: str) -> Spelled:
             function, start = function + piece, False
     function = function.strip("*&:").removesuffix("::operator")
     return Spelled(text, function, function.rpartition("::")[2], args)
-
-
-def _between(text: str, edges: list[int]) -> tuple[str, ...]:
-    return tuple(part for left, right in pairwise(edges) if (part := text[left + 1 : right].strip()))
 
 
 def snake(word: str) -> str:

@@ -260,7 +260,9 @@ class _Copy:
                 kept = self._texts.secret()
             option = value if ":ARGUMENT_" in name else ""
             values |= {"value" if "value" in values else "text": kept, "devStateName": ""}
-            self._database.execute(insert, [_bytes(values[column.name]) for column in columns])
+            cells = (values[column.name] for column in columns)
+            texts_as_bytes = [one.encode("utf-8", "surrogateescape") if isinstance(one, str) else one for one in cells]
+            self._database.execute(insert, texts_as_bytes)
 
     # Stacks of Python in payloads of ranges
 
@@ -311,10 +313,6 @@ def _learn_table(database: sqlite3.Connection, table: str, names: Names) -> None
             if is_argument(option, value):
                 names.assigned(value)
             option = value if ":ARGUMENT_" in name else ""
-
-
-def _bytes(value: object) -> object:
-    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
 
 
 @contextmanager
