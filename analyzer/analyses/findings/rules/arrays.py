@@ -319,21 +319,6 @@ def _idle_in(report: Report, spans: pl.DataFrame) -> dict[int, pl.DataFrame]:
     return {device: say.idle_in(report, device, spans) for device in idle_spans(report)}
 
 
-def _one_by_one(report: Report) -> pl.DataFrame:
-    """Modules of one operation, each after another, but while a thread compiles: with since, the end of that one."""
-    runs = intervals.overlapping(_modules(report).filter(pl.col("what") == _RUNS), report.scope.sides)
-    runs = runs.filter(~while_compiling(report, runs))
-    work = operations(report, "call_start", "thread_id").drop_nulls("call_start")
-    numbered = runs.with_row_index("row")
-    inside = nearest(work.select(*THREAD, at="call_start").sort("at"), numbered, ("at", "start"), THREAD)
-    counts = inside.filter(pl.col("at") < pl.col("end")).group_by("row").agg(launches=pl.len())
-    counted = numbered.join(counts, on="row", how="left", maintain_order="left")
-    mean = pl.col("launches").fill_null(0).mean().over("module")
-    small = counted.with_columns(single=mean <= _FEW, since=pl.col("end").shift(1).over(THREAD))
-    after = pl.col("single").shift(1, fill_value=False).over(THREAD)
-    return small.filter(pl.col("single") & after & (pl.col("start") - pl.col("since") <= _DISPATCH_NS))
-
-
 #: JAX's modules that take a part of an array, or all of them for a loop, and those that put parts together.
 _TAKES: Final = r"^jit_(?:dynamic_(?:slice|index_in_dim)|squeeze|gather|_?take|slice|_?getitem|_?unstack)$"
 _PUTS: Final = r"^jit_(?:_?stack|concatenate|expand_dims|broadcast_in_dim)$"
@@ -423,7 +408,18 @@ def loops_of_jax(report: Report) -> Findings:
 @Rule.of(_call_kinds.JAX)
 def not_jitted(report: Report) -> Findings:
     """At most one finding per device on all operations that run one by one, but for what takes parts for calls."""
-    single = _one_by_one(report)
+    # modules of one operation, each after another, but while a thread compiles
+    runs = intervals.overlapping(_modules(report).filter(pl.col("what") == _RUNS), report.scope.sides)
+    runs = runs.filter(~while_compiling(report, runs))
+    work = operations(report, "call_start", "thread_id").drop_nulls("call_start")
+    numbered = runs.with_row_index("row")
+    inside = nearest(work.select(*THREAD, at="call_start").sort("at"), numbered, ("at", "start"), THREAD)
+    counts = inside.filter(pl.col("at") < pl.col("end")).group_by("row").agg(launches=pl.len())
+    counted = numbered.join(counts, on="row", how="left", maintain_order="left")
+    mean = pl.col("launches").fill_null(0).mean().over("module")
+    small = counted.with_columns(single=mean <= _FEW, since=pl.col("end").shift(1).over(THREAD))
+    after = pl.col("single").shift(1, fill_value=False).over(THREAD)
+    single = small.filter(pl.col("single") & after & (pl.col("start") - pl.col("since") <= _DISPATCH_NS))
     single = single.filter(~on_gpu.is_inside(single.select(*THREAD, at="start"), _in_turn(report)))
     if single.height < say.fewest_in(report) or single.get_column("module").n_unique() < _DIFFERENT:
         return

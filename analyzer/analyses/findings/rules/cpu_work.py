@@ -468,21 +468,16 @@ def dispatch_modes(report: Report) -> rules.Findings:
     working = line.filter(~pl.col("aside"), pl.col("launches") > 0)
     first, stop = (modes.get_column("row").search_sorted(working.get_column(side)) for side in ("row", "stop"))
     if part := (stop > first).mean():
-        inside = on_host.within(report, _of_modes(report, modes))
+        # the time of their functions, and what operators that these call take beside a launch, unless they take long:
+        # then they wait, or work
+        took = pl.col("end") - pl.col("start")
+        kept = pl.when(took > _LONG_NS).then(took).otherwise(pl.min_horizontal(took, say.LAUNCH_NS))
+        inner = on_host.operators(report).join(modes.select(parent="row"), on="parent", how="semi")
+        begins = [modes.select("row", *THREAD, "start"), inner.select(*THREAD, pl.col("start") + kept, row="parent")]
+        ends = [modes.select("row", "end"), inner.select(row="parent", end="start")]
+        begun, ended = pl.concat(begins, how="diagonal").sort("row", "start"), pl.concat(ends).sort("row", "end")
+        spans = begun.with_columns(ended.get_column("end")).filter(took > 0).select(SPAN)
+        inside = on_host.within(report, intervals.union_by(spans, THREAD))
         inside = inside._replace(mending=Mending(host=inside.mending.host))
         where = rules.literal(line_that_reads(report, _MAKES_MODE, 1))
         yield from on_host.on_time(report, "dispatch-modes", inside, where=where, part=part)
-
-
-def _of_modes(report: Report, modes: pl.DataFrame) -> pl.DataFrame:
-    """The time of some modes' functions, and what operators that they call take beside a launch: :data:`SPAN`.
-
-    Not of those that take long: they wait, or work.
-    """
-    took = pl.col("end") - pl.col("start")
-    kept = pl.when(took > _LONG_NS).then(took).otherwise(pl.min_horizontal(took, say.LAUNCH_NS))
-    inner = on_host.operators(report).join(modes.select(parent="row"), on="parent", how="semi")
-    begins = [modes.select("row", *THREAD, "start"), inner.select(*THREAD, pl.col("start") + kept, row="parent")]
-    ends = [modes.select("row", "end"), inner.select(row="parent", end="start")]
-    begun, ended = pl.concat(begins, how="diagonal").sort("row", "start"), pl.concat(ends).sort("row", "end")
-    return intervals.union_by(begun.with_columns(ended.get_column("end")).filter(took > 0).select(SPAN), THREAD)

@@ -528,7 +528,13 @@ _WORTH_SORTING: Final = 0.9  # rows of like lengths in a batch leave so much of 
 def padded_batches(report: Report) -> Findings:
     """One finding per device on operators of batches of tokens whose rows are filled up to a width, as it was given."""
     batches = next((run.batches for run in report.bare().marked if run.batches.filled), Batches())
-    given, longest_each, alike, filled = _positions(batches)
+    # positions as given, as wide as the longest row, with rows of like lengths in each batch, and filled
+    numbers = [len(rows) for _, rows in batches.filled]
+    lengths = sorted((length for _, rows in batches.filled for length in rows), reverse=True)
+    given = sum(width * len(rows) for width, rows in batches.filled)
+    longest_each = sum(max(rows) * len(rows) for _, rows in batches.filled)
+    starts = accumulate(numbers, initial=0)
+    alike = sum(lengths[start] * number for start, number in zip(starts, numbers, strict=False))
     # rows that all end at one place may end with what belongs to them, such as a border
     if len({length for _, rows in batches.filled for length in rows}) < 2 or alike > _WORTH_SORTING * given:  # noqa: PLR2004
         return
@@ -544,22 +550,10 @@ def padded_batches(report: Report) -> Findings:
             fixed=fixed,
             varied=varied,
             both=fixed and varied,
-            padded=1 - filled / given,
+            padded=1 - sum(lengths) / given,
             longest=longest_each / given,
             alike=alike / given,
         )
-
-
-def _positions(batches: Batches) -> tuple[int, int, int, int]:
-    """Positions of batches: as given, as wide as the longest row, with rows of like lengths in each, and filled."""
-    numbers = [len(rows) for _, rows in batches.filled]
-    lengths = sorted((length for _, rows in batches.filled for length in rows), reverse=True)
-    return (
-        sum(width * len(rows) for width, rows in batches.filled),
-        sum(max(rows) * len(rows) for _, rows in batches.filled),
-        sum(lengths[start] * number for start, number in zip(accumulate(numbers, initial=0), numbers, strict=False)),
-        sum(lengths),
-    )
 
 
 def _of_batches(every: pl.DataFrame, batches: Batches) -> pl.DataFrame:

@@ -31,18 +31,14 @@ def profiler_left_on(report: Report) -> rules.Findings:
     of_rank = [run for run in runs if run.rank == report.meta.rank] or runs
     part, line = min(((profiled_part(run), run.profiler) for run in of_rank), default=(0.0, ""))
     if part >= LEFT_ON:
-        inside = on_host.own_within(report, _profiling(report))
+        # the end of the time before each launch, as much as is gone without torch.profiler
+        kept = BY_TOOL["torch.profiler"].usual.kept
+        before_ns = pl.col("call_start") - pl.col("call_end").shift(1).over(THREAD)
+        gone_ns = (before_ns.clip(upper_bound=_LONGEST_NS) * (1 - kept)).cast(pl.Int64)
+        slower = on_host.launched(report).with_columns(start=pl.col("call_start") - gone_ns, end="call_start")
+        lines = source_lines(report).filter(pl.col("text").cast(pl.String).str.contains(_PROFILING))
+        parts = [slower.drop_nulls("start").select(SPAN), lines.with_columns(**intervals.OF_EVENTS).select(SPAN)]
+        spans = pl.concat(parts, how="vertical_relaxed").filter(pl.col("end") > pl.col("start"))
+        inside = on_host.own_within(report, intervals.union_by(spans, THREAD))
         inside = inside._replace(mending=Mending(host=inside.mending.host))
         yield from on_host.on_time(report, "profiler-left-on", inside, where=rules.literal(line), part=part)
-
-
-def _profiling(report: Report) -> pl.DataFrame:
-    """The end of the time before each launch, as much as is gone without torch.profiler; lines that work for it."""
-    kept = BY_TOOL["torch.profiler"].usual.kept
-    before_ns = pl.col("call_start") - pl.col("call_end").shift(1).over(THREAD)
-    gone_ns = (before_ns.clip(upper_bound=_LONGEST_NS) * (1 - kept)).cast(pl.Int64)
-    slower = on_host.launched(report).with_columns(start=pl.col("call_start") - gone_ns, end="call_start")
-    lines = source_lines(report).filter(pl.col("text").cast(pl.String).str.contains(_PROFILING))
-    parts = [slower.drop_nulls("start").select(SPAN), lines.with_columns(**intervals.OF_EVENTS).select(SPAN)]
-    spans = pl.concat(parts, how="vertical_relaxed").filter(pl.col("end") > pl.col("start"))
-    return intervals.union_by(spans, THREAD)

@@ -22,12 +22,20 @@ _TEXTS: Final = pl.col("name").cast(pl.String)
 @rules.Rule
 def repeated_reductions(report: Report) -> rules.Findings:
     """At most one finding per device."""
-    batches, by = _batches(report), ["process_id", "update"]
+    # forward passes with the update that follows, but before several updates in a row: each may be of another network
+    ranges, process, by = named_ranges(report), ["process_id"], ["process_id", "update"]
+    updates = ranges.filter(_TEXTS.str.starts_with(_UPDATE)).select(*process, update="start").sort("update")
+    batches = ranges.filter(_TEXTS == _FORWARD).select(*process, "thread_id", batch="start")
+    following = nearest(updates, batches, ("update", "batch"), process, "after")
+    in_a_row = pl.col("update").shift(-1).over(process) < pl.col("batch").fill_null(intervals.AFTER_ALL)
+    several = following.filter(in_a_row | in_a_row.shift(1).over(process)).select(by)
+    batches = nearest(batches, updates, ("batch", "update"), process, "after").drop_nulls("update")
+    batches = batches.join(several, on=by, how="anti")
     if batches.is_empty():
         return
     facts = exclusive_operations(report, "process_id", "thread_id", "call_start").drop_nulls("call_start")
     facts = facts.filter(pl.col("bucket") == "communication", _TEXTS.str.contains("(?i)all_?reduce"))
-    reduced = nearest(facts, batches, ("call_start", "batch"), by[:1])
+    reduced = nearest(facts, batches, ("call_start", "batch"), process)
     # gradients are reduced by a thread of autograd; what the program's own reduces is something else
     reduced = reduced.filter(pl.col("thread_id") != pl.col("thread_id_right"))
     reduced = beside(reduced, report.table("collective_detail"), "in_elements")
@@ -44,18 +52,3 @@ def repeated_reductions(report: Report) -> rules.Findings:
     for (device,), work in gone.group_by("device", maintain_order=True):
         claims = intervals.intersect(intervals.union(work), spans_of_bucket(report, device, "communication"))
         yield say.told(report, "repeated-reductions", device, claims, batches=number, reductions=work.height)
-
-
-def _batches(report: Report) -> pl.DataFrame:
-    """Forward passes with the update that follows: process_id, thread_id, batch and update (their starts).
-
-    Without those before several updates in a row: each may be of another network.
-    """
-    ranges, by = named_ranges(report), ["process_id"]
-    updates = ranges.filter(_TEXTS.str.starts_with(_UPDATE)).select(*by, update="start").sort("update")
-    batches = ranges.filter(_TEXTS == _FORWARD).select(*by, "thread_id", batch="start")
-    following = nearest(updates, batches, ("update", "batch"), by, "after")
-    in_a_row = pl.col("update").shift(-1).over(by) < pl.col("batch").fill_null(intervals.AFTER_ALL)
-    several = following.filter(in_a_row | in_a_row.shift(1).over(by)).select(*by, "update")
-    batches = nearest(batches, updates, ("batch", "update"), by, "after").drop_nulls("update")
-    return batches.join(several, on=[*by, "update"], how="anti")

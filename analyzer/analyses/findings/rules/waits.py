@@ -376,7 +376,12 @@ def boolean_masks(report: Report) -> Findings:
     until = nearest_launches(on_host.traced(report) or report, points, "call_start", later=True, equal=True).to_series()
     end = pl.min_horizontal(until.alias("until"), 2 * pl.col("end") - pl.col("start"))
     waited = spans.select(*THREAD, "start", end=pl.coalesce(end, "end")).sort(*THREAD, "start")
-    puts = _puts(report, spans)
+    # in which backward sorts gradients to put them where the elements of a mask were
+    adds = pl.col("input_values").cast(pl.String).str.contains("True").fill_null(value=False)
+    puts = own.filter(adds, name="aten::_index_put_impl_")
+    backward = on_gpu.is_inside(puts.select(*THREAD, at="start"), own.filter(on_host.IS_NODE).select(SPAN))
+    puts = puts.filter(backward).select(SPAN)
+    puts = puts[on_gpu.span_of(spans.select(*THREAD, at="start"), puts).drop_nulls().unique()]
     inside = on_host.within(report, _joined(waited, puts))
     # what takes its place is launched: of arrays an operation, where()
     apart = on_host.launched(report).select(pl.col("call_start").diff().over(THREAD).median()).item() or 0
@@ -403,16 +408,6 @@ def boolean_masks(report: Report) -> Findings:
 def _joined(*span_sets: pl.DataFrame) -> pl.DataFrame:
     """The union of spans of threads."""
     return intervals.union_by(pl.concat(part.select(SPAN) for part in span_sets), THREAD)
-
-
-def _puts(report: Report, finds: pl.DataFrame) -> pl.DataFrame:
-    """Spans in which backward sorts gradients to put them where the elements of a mask were, with one of `finds`."""
-    every = on_host.operators(report)
-    adds = pl.col("input_values").cast(pl.String).str.contains("True").fill_null(value=False)
-    puts = every.filter(adds, name="aten::_index_put_impl_")
-    backward = on_gpu.is_inside(puts.select(*THREAD, at="start"), every.filter(on_host.IS_NODE).select(SPAN))
-    puts = puts.filter(backward).select(SPAN)
-    return puts[on_gpu.span_of(finds.select(*THREAD, at="start"), puts).drop_nulls().unique()]
 
 
 def _kernels(report: Report) -> pl.DataFrame:
