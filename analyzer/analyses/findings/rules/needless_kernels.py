@@ -247,12 +247,6 @@ def bias_before_batchnorm(report: Report) -> Findings:
     """One finding per device that adds biases of convolutions before batch normalizations."""
     if _NORMALIZATION not in report.kind("op").get_column("name").unique().cast(pl.String):
         return
-    for work in on_gpu.works(report, _of_biases(report)):
-        yield work.finding("bias-before-batchnorm", "")
-
-
-def _of_biases(report: Report) -> pl.DataFrame:
-    """The kernels that add biases of convolutions before a batch normalization, and that sum their gradients."""
     tree, work = _host_tree.host_tree(report), _work.launched_work(report).filter(pl.col("kind") == "kernel")
     operators, operator = tree.of_kinds("op"), work.get_column("operator")
     outermost = operators & tree.nearest(tree.rows.get_column("parent"), operators).is_null()
@@ -269,8 +263,11 @@ def _of_biases(report: Report) -> pl.DataFrame:
     cause = gathered(_host_tree.inherited(tree.rows, _host_tree.forward_rows(report)), operator)
     forward, backward = (tree.nearest(inner, useless).is_not_null() for inner in (operator, cause))
     names = gathered(tree.rows.get_column("name"), operator).cast(pl.String)
-    own = work.filter(((names == _ADDS) & forward) | ((names == "aten::sum") & backward)).get_column("row")
-    return exclusive_operations(report).filter(pl.col("row").is_in(own.implode()))
+    # kernels that add biases, and that sum their gradients
+    biases = work.filter(((names == _ADDS) & forward) | ((names == "aten::sum") & backward)).get_column("row")
+    own = exclusive_operations(report).filter(pl.col("row").is_in(biases.implode()))
+    for one in on_gpu.works(report, own):
+        yield one.finding("bias-before-batchnorm", "")
 
 
 # Losses by hand over large logits.

@@ -362,14 +362,8 @@ _NARROW: Final = 8  # so many times as long as between the narrow ones is each s
 @Rule
 def low_rank_updates(report: Report) -> Findings:
     """One finding per device on products of narrow matrices that are added to one of their sides for a layer."""
-    updates = _low_rank(on_host.working_forward(report))
-    for work in on_host.works_within(report, updates):
-        m, n, k, left = updates.select("m", "n", "k", "left").sort("left").row(-1)
-        yield work.finding("product-order: low-rank", left=left, at_most=True, m=m, n=n, k=k)
-
-
-def _low_rank(every: pl.DataFrame) -> pl.DataFrame:
-    """Products with what scales them and adds them to a matrix that the next operator takes: SPAN, m, n, k, left."""
+    every = on_host.working_forward(report)
+    # products with what scales them and adds them to a matrix that the next operator takes
     scales = every.filter(pl.col("name").str.contains(_SCALES)).filter(elements(1).fill_null(1) == 1).get_column("row")
     line = every.with_columns(part=(~pl.col("row").is_in(scales.implode())).cum_sum().over(THREAD))
     parts = line.group_by(*THREAD, "part", maintain_order=True).agg(
@@ -390,7 +384,10 @@ def _low_rank(every: pl.DataFrame) -> pl.DataFrame:
     # what is read and written: two products of rows, and a sum, in place of the matrix: made, scaled, and added
     left = rows * (n + 4 * m) / (6 * size)
     updates = updates.select(*THREAD, "start", "m", "n", "k", end="added_end", left=left)
-    return updates.filter(pl.col("left") <= _LEFT_AT_MOST)
+    updates = updates.filter(pl.col("left") <= _LEFT_AT_MOST)
+    for work in on_host.works_within(report, updates):
+        m, n, k, left = updates.select("m", "n", "k", "left").sort("left").row(-1)
+        yield work.finding("product-order: low-rank", left=left, at_most=True, m=m, n=n, k=k)
 
 
 # Products of batches in which a matrix is copied for each sample.

@@ -78,21 +78,13 @@ def computed_weights(report: Report) -> Findings:
     """One finding per device on weights that are computed before each layer that takes them, where nothing trains."""
     if on_host.runs_backward(report) or not say.per_iteration(report).iterations:
         return
-    chains = _chains(on_host.working(report))
-    for work in on_host.works_within(report, chains):
-        yield work.finding("weight-norm: computed")
-
-
-def _chains(every: pl.DataFrame) -> pl.DataFrame:
-    """Operators in a row that compute the weight of the next layer of tensors with its shape.
-
-    Not casts alone, nor of what is made in the pass: by a product, of random numbers, in place, of a sample's style.
-    """
+    # operators in a row that compute the weight of the next layer of tensors with its shape: not casts alone, nor of
+    # what is made in the pass: by a product, of random numbers, in place, of a sample's style
     name, layer, weight, shapes = pl.col("name"), pl.col("takes"), pl.col("weight"), pl.col("input_shapes")
     group, added = [*THREAD, "layer"], name == "aten::addmm"
     columns = pl.when(name == "aten::linear").then(side(1, 0)).when(added).then(side(2, -1)).otherwise(side(1, -1))
     rows = pl.when(added).then(side(1, -2)).otherwise(elements() / side(0, -1))
-    line = every.with_columns(
+    line = on_host.working(report).with_columns(
         takes=name.str.contains(_TAKES_WEIGHTS),
         result=pl.when(name.str.contains(r"^aten::(?:matmul|mm|bmm|addmm|linear)$")).then(rows * columns),
         style=(sides(shapes, 1).list.len() == len(("out", "in", "height", "width"))) & (side(1, 0) == 1),
@@ -110,7 +102,9 @@ def _chains(every: pl.DataFrame) -> pl.DataFrame:
     in_place = (pl.int_range(pl.len()).over(group) == 0) & name.str.ends_with("_")
     chains = line.filter(~other.cum_max(reverse=True).over(group), ~layer)
     unlike = (made | pl.col("style")).fill_null(value=False) | in_place
-    return chains.filter((~name.str.contains(_CASTS)).any().over(group), ~unlike.any().over(group))
+    chains = chains.filter((~name.str.contains(_CASTS)).any().over(group), ~unlike.any().over(group))
+    for work in on_host.works_within(report, chains):
+        yield work.finding("weight-norm: computed")
 
 
 # Weights that come from the host in each pass.
