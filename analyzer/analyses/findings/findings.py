@@ -107,7 +107,7 @@ def _may_loop(report: Report) -> bool:
 
 #: What a report needs for the rules of some files to find anything: in others these are not entered.
 _NEEDS: Final[dict[str, Callable[[Report], bool]]] = {
-    **dict.fromkeys(("arrays", "loops", "cpu_work"), _may_loop),
+    **dict.fromkeys(("arrays", "loops", "cpu_work", "few_samples"), _may_loop),
     **dict.fromkeys(
         ("needless_kernels", "needless_products", "slower_kernels", "unfused", "weights", "windows"),
         lambda report: any(one.launches(LIBRARY != "") for one in kernel_sums(report)) or _recorded(report),

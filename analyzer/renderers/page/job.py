@@ -153,13 +153,13 @@ def _ranks(table: pl.DataFrame, most: int) -> Section:
     transfer = pl.col("transfer_ns") + pl.col("unmatched_ns")
     shown = shown.with_columns(kernel="kernel_ns", waiting="wait_ns", transfer=transfer)
     shown = shown.with_columns(rest=pl.col("ns") - pl.sum_horizontal("kernel", "waiting", "transfer"))
-    of_step = pl.col("ns", "hidden_ns", *PARTS) / pl.col("steps")  # a rank without any takes no time, and is in no row
+    of_step = pl.col("ns", "hidden_ns", *PARTS) / pl.col("steps").clip(lower_bound=1)
     shown = shown.with_columns(of_step.name.suffix("_of_step_ns"))
     longest = int(shown.select(pl.col("ns_of_step_ns").max()).item() or 0)
     columns = (
         Column("rank", "called"),
         *numbers(step="ns_of_step_ns"),
-        Column("", lambda row: _bar({name: row[name] for name in PARTS}, longest * row["steps"]), left=True),
+        Column("", lambda row: _bar({name: row[name] for name in PARTS}, longest * max(row["steps"], 1)), left=True),
         *numbers(kernels="kernel_of_step_ns", waiting="waiting_of_step_ns", transfer="transfer_of_step_ns spare"),
         *numbers(rest="rest_of_step_ns spare", hidden="hidden_ns_of_step_ns wide"),
     )

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from kanalyze.analyses.findings.rules.cpu_work import anomaly_detection, cpu_work
-from kanalyze.analyses.findings.rules.loops import python_loops, small_batches
+from kanalyze.analyses.findings.rules.few_samples import small_batches
+from kanalyze.analyses.findings.rules.loops import python_loops
 from kanalyze.analyses.findings.rules.slower_kernels import scattered_weights
 from kanalyze.analyses.operators._host_tree import NODE
 from kanalyze.window import Window
