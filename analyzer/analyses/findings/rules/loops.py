@@ -307,16 +307,9 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
     wide = pl.when("looks_up").then(on_host.side(0, 1)).fill_null(0)
     counts = (pl.col(*_MARKS, "backward", "launches", "to_device", "to_device_bytes"), to_host, shapes)
     numbers = {"names": pl.col("name").hash() // 2**32, "amounts": on_host.elements().fill_null(0)}
-    sums = line.select(*counts, **numbers, wide=wide, square=wide**2)
-    sums = sums.select(pl.all().cast(pl.Int64).cum_sum())
+    sums = line.select(*counts, **numbers, wide=wide, square=wide**2).select(pl.all().cast(pl.Int64).cum_sum())
     before = pl.concat([sums.clear(1).fill_null(0), sums])
     in_one, in_all = before[begin + period] - before[begin], before[stop] - before[begin]
-    places = [(begin + turn * period).clip(upper_bound=line.height) for turn in range(_MANY + 1)]
-    held = [before.select("shapes", "names", "amounts")[at] for at in places]
-    sizes, kinds, amounts = ([later[of] - one[of] for one, later in pairwise(held)] for of in held[0].columns)
-    grows, shrinks = (
-        pl.all_horizontal(other(later, one) for one, later in pairwise(amounts)) for other in (operator.ge, operator.le)
-    )
     # of the first operator of the first passes: those of a batch's parts, or of what goes on and on, are alike
     shape = line.get_column("input_shapes")
     passed = [shape.gather((begin + turn * period).clip(upper_bound=line.height - 1)) for turn in range(_NEAR)]
@@ -338,6 +331,7 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
         (in_all.get_column("backward") > 0).alias("backward"),
         (period <= _SHORT).alias("short"),
         (period > _LONGEST).alias("long"),
+        *_differences(before.select("shapes", "names", "amounts"), begin, period),
         tables=in_all.select(  # of one width: then alone their squares add up to as much as that of the mean
             (pl.col("wide") > 0)
             & (pl.col("square") * pl.col("looks_up") == pl.col("wide") ** 2)
@@ -345,9 +339,6 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
         ).to_series(),
         various=pl.any_horizontal(one != passed[0] for one in passed).fill_null(value=False),
         parts=pl.DataFrame(near).max_horizontal().fill_null(0),
-        uneven=pl.any_horizontal(one != sizes[0] for one in sizes),
-        alike=pl.any_horizontal((one != sizes[0]) & (of == kinds[0]) for one, of in zip(sizes, kinds, strict=True))
-        & ~(grows | shrinks),
         layers=pl.lit(bool(line.get_column("weights").any())),
         trains=pl.lit(bool(line.get_column("backward").any())),
     )
@@ -360,6 +351,23 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
     first, last = (line[loops.get_column("begin")], line[loops.get_column("stop") - 1])
     loops = loops.select("rule", "passes").with_columns(pl.Series("operators", names, dtype=pl.String))
     return loops.hstack(first.select("row", *THREAD, "start")).hstack(last.select("stop", "end")).select(_LOOP)
+
+
+def _differences(before: pl.DataFrame, begin: pl.Series, period: pl.Series) -> list[pl.Expr]:
+    """Whether the first passes of stretches have inputs of other shapes (uneven), and where operators are alike.
+
+    Of the latter sizes rise and fall. `before` has sums of shapes, names and amounts, of all operators before each.
+    """
+    last = before.height - 1
+    held = [before[(begin + turn * period).clip(upper_bound=last)] for turn in range(_MANY + 1)]
+    sizes, kinds, amounts = ([later[of] - one[of] for one, later in pairwise(held)] for of in before.columns)
+    others = [one != sizes[0] for one in sizes]
+    same = [other & (kind == kinds[0]) for other, kind in zip(others, kinds, strict=True)]
+    rises, falls = (
+        pl.any_horizontal(differs(later, one) for one, later in pairwise(amounts))
+        for differs in (operator.gt, operator.lt)
+    )
+    return [pl.any_horizontal(others).alias("uneven"), (pl.any_horizontal(same) & rises & falls).alias("alike")]
 
 
 def _rule() -> pl.Expr:
