@@ -314,11 +314,12 @@ def _past_reset(report: Report) -> pl.DataFrame:
     # nodes in nodes are of backward within backward, as checkpoints run it
     if updated.is_empty() or zeroed.height or outermost(nodes).height < nodes.height:
         return nodes.clear()
-    nodes = _in_calls(report, own)
+    nodes = _in_calls(report)
     calls = _alike(nodes, updated)
     return nodes.join(calls, on="call", maintain_order="left").filter(pl.col("start").is_between("since", "until"))
 
 
+@once_per_process
 def _calling(report: Report) -> pl.DataFrame:
     """The operators of threads that step optimizers, which no other operator calls, by time."""
     own = on_host.forward(report).join(on_host.updated(report), on=THREAD, how="semi").sort("start")
@@ -326,8 +327,9 @@ def _calling(report: Report) -> pl.DataFrame:
     return own.filter(~pl.col("parent").is_in(rows.implode()).fill_null(value=False))
 
 
-def _in_calls(report: Report, own: pl.DataFrame) -> pl.DataFrame:
-    """The nodes of autograd with their `call` of backward: the row of its operator among `own`, begun, by (its name).
+@once_per_process
+def _in_calls(report: Report) -> pl.DataFrame:
+    """The nodes of autograd with their `call` of backward: the row of its operator, begun, by (its name).
 
     And whether a gradient `adds` to one that is there; null for nodes that lead to no parameter.
     """
@@ -336,7 +338,8 @@ def _in_calls(report: Report, own: pl.DataFrame) -> pl.DataFrame:
     inner = every.group_by(row="parent").agg(adds=(name == "aten::add_").all())
     given = given.join(inner, on="row", how="left").select(row="parent", adds=pl.col("adds").fill_null(value=False))
     # a thread runs nothing else during its call: the last operator before a node is that of the call
-    begun, nodes = own.select("process_id", begun="start", call="row", by="name"), every.filter(on_host.IS_NODE)
+    begun = _calling(report).select("process_id", begun="start", call="row", by="name")
+    nodes = every.filter(on_host.IS_NODE)
     return nearest(nodes.join(given, on="row", how="left"), begun, ("start", "begun"), ["process_id"])
 
 
@@ -385,7 +388,7 @@ def _run_again(report: Report) -> pl.DataFrame:
     """
     own, process, node = _calling(report), ["process_id"], ("forward_thread_id", "sequence_number", "node")
     # in calls with nodes of several threads some are of what backward runs: checkpoints, gradients of gradients
-    nodes = _in_calls(report, own).drop_nulls("call").sort(*THREAD, "start").with_columns(node="name")
+    nodes = _in_calls(report).drop_nulls("call").sort(*THREAD, "start").with_columns(node="name")
     nodes = nodes.filter((pl.col("forward_thread_id").drop_nulls().n_unique() == 1).over("call"))
     numbered = pl.col("sequence_number").is_not_null()
     each_call = [*THREAD, "call"]
