@@ -61,9 +61,13 @@ def small_batches(report: Report) -> rules.Findings:
             anchor, fewest = usual if several else (anchor, fewest)
         each = (2 * fewest + iterations) // (2 * iterations)
         # each word is the next one's input; in training what is drawn is noise
-        chosen = counts.filter(names.str.contains(on_host.CHOOSES))
-        needed = not several or names.str.contains(on_host.DRAWS).any() or _takes_choices(report, fewest / line.height)
-        if not trains and needed and 2 * statistics.total(chosen, "len") >= fewest:
+        choices = statistics.total(counts.filter(names.str.contains(on_host.CHOOSES)), "len")
+        drawn = names.str.contains(on_host.DRAWS).any()
+        if (
+            not trains
+            and 2 * choices >= fewest
+            and (not several or drawn or _takes_choices(report, fewest / line.height))
+        ):
             continue
         # what the host launches for a few samples it launches for many
         if fewest < _PASSES or (not several and _filled(line.filter("layer")) >= _FULL):
