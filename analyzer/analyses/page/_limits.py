@@ -72,7 +72,7 @@ def first_sentence(view: Report, steady: SteadyPart, tables: dict[str, pl.DataFr
         headline = re.sub("^…", "a kernel", best.headline.format(*("…" for _ in best.names)).partition(": …")[0])
         where = best.line if best.headline.endswith(f" in {best.where}") else best.place
         opening = headline.split(" ")[0]
-        plain = opening in _OPENING and _PLAIN.fullmatch(opening)
+        plain = (opening in _OPENING or ": {0}" in best.headline) and _PLAIN.fullmatch(opening)
         cause = f"{headline[0].lower()}{headline[1:]}" if plain else headline
         cause = f"{cause}{f', in {where.format()}' if where else ''}{_promise(view, steady, best)}"
     if not limit:

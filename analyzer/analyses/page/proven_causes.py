@@ -264,6 +264,15 @@ def _uneven(facts: Mapping[str, Any]) -> float:
     return float(max(1 - facts["sm_active_share"] - even, 0.0))
 
 
+def _of_full_sms(facts: Mapping[str, Any]) -> float:
+    """The part of a kernel's time without uneven blocks: SMs are idle, and at the end those that are not have few warps.
+
+    With fewer warps an SM does as much as with all, or as much less; between the two lies what is told.
+    """
+    filled = min((facts["achieved_occupancy_share"] or 1) / (facts["occupancy_share"] or 1), 1.0)
+    return _uneven(facts) + (1 - _uneven(facts)) * (1 - filled) / 2
+
+
 def _diverging(facts: Mapping[str, Any]) -> float:
     """The part of the threads of a kernel's warps that are not where their warp is, of blocks of whole warps.
 
@@ -429,7 +438,7 @@ _CAUSES: Final = (
         0.3,
         "Its blocks end as fast as the GPU starts any, whatever they do, or half as fast, while half of their threads "
         "have no result of their own: with fewer, up to {} of its time goes.",
-        "So many short blocks take its time: {{0}}",
+        "Blocks too short to be worth their start: {{0}}",
         "several rows a block, a warp for each; or fewer blocks and a loop in each",
         "Let a block do what many do now: a warp for each short row, eight rows in 256 threads; or launch only as many "
         "blocks as run at once, whose threads loop over what is left.",
@@ -458,6 +467,7 @@ _CAUSES: Final = (
         "long blocks first, or cut into parts that blocks take from a queue",
         "Let the blocks with most work come first in the grid, or cut it into parts of one size, which blocks fetch by "
         "an atomic counter.",
+        spared=_of_full_sms,
     ),
     _Cause(
         "local-memory",

@@ -242,7 +242,7 @@ def test_what_counters_prove_is_on_the_full_page_and_explained_in_the_report(tmp
 
 UNKNOWN = "uncoalesced_share fp64_flop flop tensor_flop dram_bytes dram_share compute_share spill_share"
 UNKNOWN += " sm_active_share tail_share waves occupancy_share limiter constant_share starts_share blocks"
-UNKNOWN += " dram_read_bytes dram_write_bytes"
+UNKNOWN += " dram_read_bytes dram_write_bytes achieved_occupancy_share"
 PLAIN = dict.fromkeys(UNKNOWN.split())
 PLAIN |= {"roof_share": 0.01, "bound": "memory", "memory_share": 0.9, "dur_ns": 100_000, "instructions": 1000}
 PLAIN |= {"block_x": 128, "block_y": 1, "block_z": 1, "bank_conflict_share": 0.9, "l1_share": 0.5, "top_stall": "wait"}
@@ -360,6 +360,9 @@ NEAR = {"uncoalesced_share": 0.6, "dram_bytes": 400, "roof_share": 0.7}
         ({"uncoalesced_share": 0.46}, loads("LDG.E.S8 R0", 300, 100, 100), 0.1, ("uncoalesced", "a.cu:3", 266)),
         # of blocks: but for a tenth in which it begins and ends, and even blocks do so
         ({"sm_active_share": 0.475, "waves": 3.9}, (), 0.01, ("tail", "", 170)),
+        # half of the warps at its end: of the rest a quarter, between none of it and half
+        ({"sm_active_share": 0.475, "waves": 3.9, "occupancy_share": 0.8, "achieved_occupancy_share": 0.4}, (), 0.01,
+         ("tail", "", 227)),
         ({"sm_active_share": 0.475, "waves": 1.05, "tail_share": 0.475}, (), 0.01, None),
         ({"sm_active_share": 0.475, "waves": 3.9, "tail_share": 0.025}, (), 0.01, ("tail", "", 170)),
         ({"sm_active_share": 0.475, "waves": 3.9, "dur_ns": 10_000}, (), 0.01, None),  # it hardly began

@@ -165,7 +165,7 @@ CHECKED = "Anomaly detection is on: every operator is checked"
         (HOST, finding("The GPU waits", IDLE, vague=True), "host limits the step."),
         (HOST, None, "host limits the step."),
         ({}, finding("A copy blocks the host", IDLE), "First: a copy blocks the host."),
-        (GPU, finding("Few lanes: {0}, and {1}", BUSY, names=("k", "l")), "GPU limits the step: Few lanes."),
+        (GPU, finding("Few lanes: {0}, and {1}", BUSY, names=("k", "l")), "GPU limits the step: few lanes."),
         ({}, finding("{0} waits", IDLE)._replace(names=("k",)), "First: a kernel waits."),
         ({}, None, ""),
     ],
