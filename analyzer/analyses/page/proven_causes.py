@@ -265,7 +265,7 @@ def _uneven(facts: Mapping[str, Any]) -> float:
 
 
 def _of_full_sms(facts: Mapping[str, Any]) -> float:
-    """The part of a kernel's time without uneven blocks: SMs are idle, and at the end those that are not have few warps.
+    """The part of a kernel's time without uneven blocks: SMs are idle, and others have few warps at the end.
 
     With fewer warps an SM does as much as with all, or as much less; between the two lies what is told.
     """

@@ -374,6 +374,30 @@ def called_in_turn(report: Report) -> Findings:
         yield say.told(report, "repeated-work: JAX", device, claims, mending=change, module=module, many=own.height)
 
 
+@Rule.of(_call_kinds.JAX)
+def called_again(report: Report) -> Findings:
+    """One finding per device on functions under ``jax.jit`` that a loop calls, of which nothing is read in between."""
+    loops, each = say.per_iteration(report).iterations, (*THREAD, "module")
+    if not loops:
+        return
+    runs = intervals.overlapping(_modules(report).filter(pl.col("what") == _RUNS), report.scope.sides)
+    runs = runs.with_columns(since=pl.col("end").shift(1).over(THREAD))
+    often = (pl.len().over(each) >= _CALLS * loops) & (pl.len().over(each) > pl.len().over(THREAD) / 3)
+    own = runs.filter(often & (pl.col("start") - pl.col("since") <= _DISPATCH_NS))
+    own = own.filter(~on_gpu.is_inside(own.select(*THREAD, at="start"), _in_turn(report)))
+    reads = operations(report, "detail").filter(pl.col("detail") == "Device-to-Host")
+    if own.is_empty() or reads.height >= own.height / 2:
+        return
+    spans = own.select(*THREAD, start="since", end="end")
+    spared = spans.filter(pl.int_range(pl.len()) % (own.height // loops) > 0)  # one call an iteration stays
+    calls = _without_launches(report, on_gpu.calls_within(report, spared))
+    change = Mending(calls=calls, host=spared.select("process_id", "start", "end"))
+    module = say.most(own, "module")
+    figures = {"module": module, "many": own.filter(module=module).height}
+    for device, idle in _idle_in(report, spans).items():
+        yield say.told(report, "repeated-work: calls", device, idle, mending=change, **figures)
+
+
 @once_per_process
 def _loops_of_jax(report: Report) -> pl.DataFrame:
     """Loops that are in no other: THREAD, loop (a number), since, until, turns (the fewest times of what recurs)."""

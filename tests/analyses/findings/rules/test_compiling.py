@@ -314,6 +314,35 @@ def test_what_is_called_for_parts_in_turn(events, told):
     assert [one.headline for one in called_in_turn(report(events))] == [said] * told
 
 
+CALLS = in_turn("jit_log", "jit_score", times=16)
+READS = [
+    event
+    for at in range(60_000, 1_600_000, 100_000)
+    for event in launched(
+        at, at + 1_000, memcpy(at + 2_000, at + 3_000, direction="Device-to-Host"), "cuMemcpyDtoHAsync"
+    )
+]
+
+
+@pytest.mark.parametrize(
+    ("events", "loops", "told"),
+    [
+        (CALLS, 2, 1),
+        (CALLS, 3, 0),  # five calls an iteration
+        (CALLS, 0, 0),  # which may be the iterations
+        (in_turn("jit_score", "jit_log", "jit_exp", times=16), 2, 0),  # of many modules
+        ([*CALLS, *READS], 2, 0),  # a value of each is read
+        (in_turn("jit_dynamic_slice", "jit_score", times=16), 2, 0),  # for parts
+    ],
+)
+def test_a_compiled_function_that_a_loop_calls(events, loops, told):
+    """Two are called 16 times in two iterations, from the end of the call before; of 31 one of 15 stays."""
+    of = in_steps(events, loops, 5_000_000)
+    findings = list(arrays.called_again(of))
+    assert [one.headline for one in findings] == ["jit_score is called by a loop, 8 times a step"] * told
+    assert [one.change(of).host.height for one in findings] == [28] * told
+
+
 def test_numbers_that_the_host_reads_one_by_one():
     """The GPU idles from each copy's launch until the next one; the copy after the last launch ends no wait."""
     read = memcpy(32_000, 34_000, direction="Device-to-Host", size_bytes=4)
