@@ -364,6 +364,26 @@ def spans_named(pattern: str, *tables: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(events.select(*THREAD, **intervals.OF_EVENTS, name="name") for events in own)
 
 
+#: What torch.compile calls the rest of a function that it could not compile beyond a line.
+_RESUMES: Final = r"torch_dynamo_resume_in_(.+)_at_(\d+)"
+
+
+@analysis.once_per_process
+def resumed_lines(report: Report) -> pl.DataFrame:
+    """Lines of functions that go on after a break of their graph: :data:`SPAN`, file, function, whole, at.
+
+    They are of the function of the name `whole`, whose graph breaks at the line `at`.
+    """
+    function = pl.col("function").cast(pl.String)
+    lines = (
+        analysis.source_lines(report)
+        .filter(function.str.contains(_RESUMES))
+        .with_columns(function, **intervals.OF_EVENTS)
+    )
+    whole, at = function.str.replace(_RESUMES, "$1"), function.str.extract(_RESUMES, 2).cast(pl.Int64)
+    return lines.select(*SPAN, "file", "function", whole=whole, at=at).sort(*THREAD, "start")
+
+
 @analysis.once_per_process
 def launched(report: Report) -> pl.DataFrame:
     """The first operation of each launch call by thread and time.

@@ -12,7 +12,7 @@ from kanalyze import columns, window
 from kanalyze.analyses.device._operations import families, operations
 from kanalyze.analyses.host.engine_marks import IDLE, engine_marks
 from kanalyze.analyses.ranges.instances import compile_spans, while_compiling
-from kanalyze.analyses.shared.analysis import loop_passes, named_ranges, once_per_process
+from kanalyze.analyses.shared.analysis import loop_passes, named_ranges, once_per_process, source_lines
 from kanalyze.analyses.shared.threads import THREAD, outermost
 from kanalyze.report import Report
 
@@ -217,15 +217,17 @@ def passes(report: Report) -> pl.DataFrame:
 
     A pass ends where the next one begins. From the last one of a run of the loop to the next run is none: a loop around
     it begins a pass of its own there. A loop that goes round several times in most passes of another thread's has none:
-    it is a part of that one, as layers are that autograd's thread computes again.
+    it is a part of that one, as layers are that autograd's thread computes again. A generator's loop is around none, as
+    one that goes through the data again and again is in the loop that asks for them.
     """
-    name = pl.format("{}:{}", "file", "line")
-    named = loop_passes(report).select(*THREAD, start="time_ns", name=name).sort(*THREAD, "start")
+    place = pl.format("{}:{}", "file", "line")
+    named = loop_passes(report).select(*THREAD, start="time_ns", name=place).sort(*THREAD, "start")
     timed = named.with_columns(end=pl.col("start").shift(-1).over(*THREAD, "name"))
     loops = timed.partition_by(*THREAD, "name", maintain_order=True, as_dict=True)
     others: dict[object, list[tuple[object, pl.Series]]] = {}
-    kept = [pl.DataFrame(schema=_PASSES)]
-    for (process, thread, _), loop in sorted(loops.items(), key=lambda one: one[1].height)[:_MOST_LOOPS]:
+    kept, generators = [pl.DataFrame(schema=_PASSES)], _in_generators(report)
+    every = sorted(loops.items(), key=lambda one: one[1].height)[:_MOST_LOOPS]
+    for (process, thread, name), loop in every:
         around, starts = others.setdefault(process, []), loop.get_column("start")
         own, inside = loop.drop_nulls("end"), [pl.lit(value=True)]
         for other, begins in around:  # whether the loop runs within most passes of that one
@@ -233,9 +235,21 @@ def passes(report: Report) -> pl.DataFrame:
             begun, same = _begun_in(spans, starts), other == thread
             if (same or spans.height >= _OFTEN) and 2 * int((begun > (0 if same else 1)).sum()) > spans.height:
                 inside.append(pl.lit(_begun_in(own, begins) == 0) if same else pl.lit(value=False))
+        if name in generators:
+            asking = [one["start"] for key, one in every if key[:2] == (process, thread) and key[2] not in generators]
+            inside += [pl.lit(value=2 * int((_begun_in(own, begins) > 0).sum()) <= own.height) for begins in asking]
+        else:
+            around.append((thread, starts))
         kept.append(own.filter(pl.all_horizontal(inside)))
-        around.append((thread, starts))
     return pl.concat([part.select([*_PASSES]) for part in kept]).sort(*THREAD, "start")
+
+
+def _in_generators(report: Report) -> pl.Series:
+    """Lines of generators, as passes are named by them."""
+    lines = source_lines(report).select("file", "function", "line", "text").unique()
+    yields = lines.filter(pl.col("text").cast(pl.String).str.contains(r"\byield\b"))
+    inner = lines.join(yields, on=["file", "function"], how="semi")
+    return inner.select(pl.format("{}:{}", "file", "line")).to_series()
 
 
 def _begun_in(spans: pl.DataFrame, times: pl.Series) -> pl.Series:

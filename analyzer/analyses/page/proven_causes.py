@@ -12,15 +12,10 @@ from kanalyze.analyses.counters import advice
 from kanalyze.analyses.counters.counters import SECTOR_BYTES
 from kanalyze.analyses.findings.findings import OF_REMEDIES
 from kanalyze.analyses.findings.rules import Finding, literal, one_line, row_of
+from kanalyze.analyses.page.kernel_runs import ALIKE, measured_shapes
 from kanalyze.analyses.page.overview_page import PageKernels
 from kanalyze.decoder.decode import decode
 from kanalyze.device_limits import STARTING
-
-#: At least this part of a kernel's time is in launch shapes that ncu measured.
-_MEASURED: Final = 0.5
-
-#: Launches of one shape are alike up to this factor between their durations: other data may take far more.
-ALIKE: Final = 1.5
 
 _WARP: Final = 32
 _HALF: Final = 0.5
@@ -167,26 +162,6 @@ def _of_alike(kernels: pl.DataFrame, runs: pl.DataFrame, ncu: report.Report) -> 
     alike = every.filter(took.is_between(near / ALIKE, near * ALIKE))
     sums = alike.group_by("name").agg(took_ns=pl.col("exclusive_ns").sum())
     return kernels.drop("took_ns").join(sums, on="name", maintain_order="left").select(kernels.columns)
-
-
-def measured_shapes(joined: pl.DataFrame) -> pl.DataFrame:
-    """How near each kernel comes to its roof, where ncu measured most of its time: name, event_id, roof_share.
-
-    `event_id` is that of the launch shape with most of its time.
-    """
-    longer = pl.col("ncu_dur_ns") / pl.col("avg_ns")
-    alike = (pl.col("ncu_match") == "shape") & longer.is_between(1 / ALIKE, ALIKE)
-    same = (pl.col("ncu_match") == "exact") | alike.fill_null(value=False)
-    sure = same & pl.col("event_id").is_not_null() & pl.col("roof_share").is_not_null()
-    ns = pl.col("exclusive_ns").fill_null(0)
-    measured = ns.filter(sure).sum()
-    order = joined.sort("exclusive_ns", descending=True, nulls_last=True)
-    sums = order.group_by("name", maintain_order=True).agg(
-        pl.col("event_id").filter(sure).first(),
-        roof_share=(ns * pl.col("roof_share")).filter(sure).sum() / measured,
-        part=measured / ns.sum(),
-    )
-    return sums.filter(pl.col("part") >= _MEASURED).select("name", "event_id", "roof_share")
 
 
 def _finding(  # noqa: PLR0913 - a kernel's time, roof, counters and cause

@@ -405,13 +405,21 @@ def test_iterations_run_the_same_kernels(steps):
 CAPTURE = ROOT / "sample_reports" / "launch_bound_plain"
 
 
-def passes_of(rows, others=()):
-    """The passes of loops (time, line) of one thread, and of another one."""
+def passes_of(rows, others=(), yields=None):
+    """The passes of loops (time, line) of one thread, and of another one; a line may be one of a generator."""
     threads = [2] * len(rows) + [3] * len(others)
     table = pl.DataFrame([*rows, *others], {"time_ns": pl.Int64, "line": pl.Int64}, orient="row").with_columns(
         pl.Series("thread_id", threads, pl.Int64), process_id=pl.lit(1, pl.Int64), file=pl.lit("train.py")
     )
-    with patch("kanalyze.analyses.iterations._marks.loop_passes", return_value=LOOP_PASSES.select(table)):
+    texts = {"line": [yields], "file": "train.py", "function": "batches", "text": "yield from pool"}
+    lines = pl.DataFrame(
+        texts if yields else [], {"line": pl.Int64, **dict.fromkeys(("file", "function", "text"), pl.String)}
+    )
+    marks = "kanalyze.analyses.iterations._marks"
+    with (
+        patch(f"{marks}.loop_passes", return_value=LOOP_PASSES.select(table)),
+        patch(f"{marks}.source_lines", return_value=lines),
+    ):
         return passes(None)
 
 
@@ -443,6 +451,14 @@ def test_a_loop_in_no_more_than_half_of_the_passes_of_another_one_runs_beside_it
     rows = passes_of([*((at, 10) for at in outer), *((at, 20) for at in inner)])
     found = rows.filter(pl.col("name") == "train.py:20").select("start", "end").rows()
     assert found == list(pairwise(inner))
+
+
+@pytest.mark.parametrize(("yields", "steps"), [(20, 11), (None, 8)])
+def test_a_loop_that_goes_through_the_data_again_is_around_no_steps_if_it_is_a_generators(yields, steps):
+    rows = sorted([*((at, 10) for at in range(10, 130, 10)), *((at, 20) for at in (11, 51, 91))])
+    found = passes_of(rows, yields=yields)
+    assert found.filter(pl.col("name") == "train.py:10").height == steps
+    assert found.filter(pl.col("name") == "train.py:20").height == (0 if yields else 2)
 
 
 @pytest.mark.parametrize(

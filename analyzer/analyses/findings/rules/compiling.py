@@ -7,13 +7,14 @@ import polars as pl
 
 from kanalyze import intervals, tools, units
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, launch_calls, operations, used_devices
-from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, phrases
 from kanalyze.analyses.host import _call_kinds
 from kanalyze.analyses.idle import _attribution, ledger
 from kanalyze.analyses.iterations._launch_periods import timed_runs
 from kanalyze.analyses.launches._launch_costs import launch_costs
+from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared import analysis, statistics
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import in_order, nearest
@@ -22,6 +23,26 @@ from kanalyze.report import Report
 
 #: The rules on one-time costs: those of :func:`cold_start`, and the pinning of memory.
 ONE_TIME: Final = ("context-creation", "unrecorded-context", "module-loading", "first-launch", "pinned-allocation")
+
+
+@Rule
+def graph_breaks(report: Report) -> Findings:
+    """At most one finding per device on functions under torch.compile that go on in Python at some of their lines."""
+    resumed = intervals.overlapping(on_host.resumed_lines(report), report.scope.sides)
+    begun = resumed.filter(say.changes((*THREAD, "function")) | (pl.col("start") != pl.col("end").shift(1)))
+    if begun.height < say.fewest_in(report):
+        return
+    lines = analysis.source_lines(report).with_columns(pl.col("function").cast(pl.String), **intervals.OF_EVENTS)
+    broken = lines.join(resumed.select("file", function="whole").unique(), on=["file", "function"], how="semi")
+    spans = pl.concat([part.select(on_host.SPAN) for part in (broken, resumed)])
+    graphs = report.kind("api").get_column("name").cast(pl.String).str.contains("GraphLaunch").any()
+    change = Mending(host=spans.select("process_id", "start", "end"), graph=bool(graphs))
+    most = begun.group_by("file", "at").len().sort("len", "file", "at").row(-1)
+    place = f"{most[0]}:{most[1]}"
+    for device in idle_spans(report):
+        idle = say.idle_in(report, device, intervals.clip(spans, *say.sides_of(report, device)))
+        figures = {"where": literal(place), "broken_at": place, "many": begun.height}
+        yield say.told(report, "graph-breaks", device, idle, mending=change, **figures)
 
 
 @Rule

@@ -174,7 +174,10 @@ def _loops(report: Report) -> pl.DataFrame:
         times = on_gpu.span_of(begun, loops.select(on_host.SPAN)).alias("at").drop_nulls().value_counts(name="times")
         places = loops.select(at=pl.int_range(pl.len(), dtype=pl.UInt32))
         inside.append(places.join(times, on="at", how="left", maintain_order="left").get_column("times").fill_null(0))
-    return _with_backward(every, loops.filter((inside[0] < passes) | (inside[1] >= passes)))
+    python, calls = inside[0] < passes, inside[1] >= passes
+    # what is called may be a part of what was to be compiled as a whole
+    parts = on_host.resumed_lines(report).height > 0
+    return _with_backward(every, loops.filter(python & ~calls if parts else python | calls))
 
 
 def _cell_loops(cells: pl.DataFrame, *keys: str) -> pl.DataFrame:

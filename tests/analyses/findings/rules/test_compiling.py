@@ -533,3 +533,41 @@ def test_a_context_is_made_up_to_the_profilers_word_and_not_to_the_next_call(see
     assert intervals.length(host_time(of)[0].unrecorded) == made - since - inside
     (one,) = told(of, "host-computes")
     assert one.at_stake_ns > 1_380 * MS
+
+
+RESUMED = "Layer.torch_dynamo_resume_in_forward_at_38"
+
+
+def broken(function, times=3, *, graphs=False):
+    """Steps of 100 µs, in which a function runs, goes on as another one so many times, and has the GPU work twice."""
+    launches = [launched(at, at + 1_000, kernel(at + 2_000, at + 7_000)) for at in (5_000, 75_000)]
+    if graphs:
+        launches.append([call("cudaGraphLaunch", 90_000, 91_000)])
+    starts = range(0, 1_000_000, 100_000)
+    lines = []
+    for at in starts:
+        lines += [in_line(at, at + 10_000, 33, function="Layer.forward"), in_line(at + 70_000, at + 90_000, 72)]
+        for place in range(times):
+            begun = at + 10_000 + 20_000 * place
+            lines.append(in_line(begun + 10_000, begun + 20_000, 38, function=function))
+            lines.append(in_line(begun, begun + 10_000, 33, function="Layer.forward"))
+    return in_steps(again(starts, *(event for events in launches for event in events)), 10, 100_000, source_lines=lines)
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_a_compiled_function_that_goes_on_in_python(graphs):
+    """The GPU idles in it but for 5 of 70 µs; its lines are all of the host's time that is spared."""
+    of = broken(RESUMED, graphs=graphs)
+    (finding,) = compiling.graph_breaks(of)
+    assert finding.headline == "A compiled function goes on in Python 3 times a step"
+    assert (finding.where, finding.at_stake_ns) == ("a.py:38", 10 * 65_000)
+    change = finding.change(of)
+    assert (change.graph, intervals.length(intervals.union(change.host.select("start", "end")))) == (
+        graphs,
+        10 * 70_000,
+    )
+
+
+@pytest.mark.parametrize(("function", "times"), [("Layer.forward", 3), (RESUMED, 0)])
+def test_functions_that_are_whole(function, times):
+    assert compiling.graph_breaks(broken(function, times)) == []
