@@ -80,6 +80,8 @@ _MARKS: Final = {
     "conditions": "is_nonzero",
     "puts": r"index_put_|_index_put_impl_|scatter_|index_fill_|index_copy_",
     "masks": r"index|index_put_|_index_put_impl_|nonzero|masked_select|argwhere",
+    "maxima": "maximum|max",
+    "minima": "minimum|min",
     "in_place": r"(?:copy|add|mul|sub|div|lerp|addcmul|addcdiv|clamp|clamp_min|clamp_max)_",
     "roots": r"r?sqrt_?",
     "norms": r"norm|linalg_norm|linalg_vector_norm",
@@ -403,7 +405,9 @@ def _rule() -> pl.Expr:
         .then(pl.lit("repeated-work: tables"))
         .when(pl.col("asks"))
         .then(
-            pl.when("masks")
+            pl.when(pl.all_horizontal("masks", "maxima", "minima"))  # corners of what two boxes share
+            .then(pl.lit("boolean-masks: boxes"))
+            .when("masks")
             .then(pl.lit("boolean-masks: loop"))
             .when(pl.all_horizontal("takes", "puts", "sends_each") & ~pl.col("conditions"))
             .then(pl.lit("row-loops"))

@@ -369,6 +369,7 @@ GATED = ["unbind", *["linear", "chunk", "sigmoid", "tanh", "mul", "add"] * 12, "
         (["linear", *["select", "mul", "sum", "item", "copy_"] * 20, "linear"], "blocking-read", (), None),
         (["linear", *ROWS * 20, "stack"], MASKED, ("eq → index → mean",), (2_380_000, 114, -114_000)),
         (["linear", *INVERSES * 20, "stack"], MASKED, ("(eq → index → linalg_inv → mean)",), None),
+        (["linear", *["maximum", "minimum", "index"] * 20, "stack"], MASKED, ("batched_nms",), None),
         (["linear", *FACTORS * 20, "stack"], WORK, ("(mm → linalg_cholesky → linalg_eigvalsh)",), None),
         (["linear", *UPDATE * 10, "mm"], "unfused-optimizer", WRITTEN_OUT, (2_780_000, 126, -126_000)),
         *(
