@@ -106,7 +106,7 @@ def unfinished(target: Path, *, folder: bool = False) -> Iterator[Path]:
             if _signals:
                 raise KeyboardInterrupt
             _places.add(place)
-            place.mkdir(parents=True) if folder else place.touch(exist_ok=False)
+            place.mkdir() if folder else place.touch(exist_ok=False)
         yield place
     finally:
         _remove(place)
