@@ -49,21 +49,31 @@ def data_loading(report: Report) -> Findings:
     # workers that keep up need some time to hand a batch over, too
     for name, workers, least_ns in (("data-loading", False, 250_000), ("data-loading: workers", True, 1_000_000)):
         batches = every.filter(pl.col("end") - pl.col("start") >= least_ns, workers=workers)
-        words = name if workers or batches.is_empty() else f"{name}{_on_gpu(report, batches)}"
+        words = name if workers or batches.is_empty() else f"{name}{_made(report, batches)}"
         yield from _loading(report, words, batches, beside, workers=workers)
     starts = intervals.overlapping(starts, report.scope.sides)
     yield from _loading(report, "data-loading: workers anew", starts, beside, workers=True)
 
 
-def _on_gpu(report: Report, batches: pl.DataFrame) -> str:
-    """How most of the batches are made on the GPU, of the rules' names: of rows that lie there, else in any way."""
+def _made(report: Report, batches: pl.DataFrame) -> str:
+    """How most of the batches are made, of the rules' names: on the GPU, of rows there or in any way; of rows here."""
     work = on_host.by_span(report, on_host.own_within(report, batches), "grid_y")
     # each column of blocks of such a kernel copies a tensor
     work = work.with_columns(joins=on_host.kernels_named(work, "CatArrayBatchedCopy"))
     copied, pieces = (pl.col("detail") == on_host.TO_DEVICE).any(), pl.col("grid_y").filter("joins").sum()
     each = work.group_by("span").agg(joins=~copied.fill_null(value=False) & (pieces >= _PIECES))
     made, of_rows = (2 * number >= batches.height for number in (each.height, each.get_column("joins").sum()))
-    return ": rows" if of_rows else ": samples" if made else ""
+    return ": rows" if of_rows else ": samples" if made else ": single rows" if _takes_rows(report) else ""
+
+
+def _takes_rows(report: Report) -> bool:
+    """Whether loaders take rows of tensors one by one, and compute nothing with them, by the trace's operators."""
+    if (trace := on_host.traced(report)) is None:
+        return False
+    batches, every = _recorded(trace).filter(~pl.col("workers")), on_host.outermost(report)
+    names = every.filter(on_gpu.is_inside(every.select(*THREAD, at="start"), batches.select(SPAN))).get_column("name")
+    rows = int((names == "aten::select").sum())
+    return rows >= max(_PIECES * batches.height, 0.9 * len(names), 1)
 
 
 def _loading(report: Report, name: str, spans: pl.DataFrame, beside: str, *, workers: bool) -> Findings:

@@ -106,9 +106,18 @@ JOINS = partial(kernel, 20 * US, 22 * US, name="at::native::CatArrayBatchedCopy"
 COPY = memcpy(20 * US, 22 * US, direction="Host-to-Device", size_bytes=4096)
 
 
+def operators(*names):
+    """Operators in each batch, 10 µs apart."""
+    own = [op(f"aten::{name}", at, at + 5 * US) for at, name in zip(range(0, 10 * MS, 10 * US), names, strict=False)]
+    return again([10 * MS * number for number in range(4)], *own)
+
+
 @pytest.mark.parametrize(
     ("made", "words"),
     [
+        (operators(*["select"] * 40, "stack"), "takes rows of tensors one by one"),
+        (operators(*["select", "div"] * 40, "stack"), "no workers"),  # which are computed with
+        (operators(*["select"] * 20, "stack"), "no workers"),
         (samples(COPY, pieces=33), "copies to it or computes on it"),
         (samples(JOINS(grid=(9, 512, 1))), "takes one by one and joins"),
         (samples(JOINS(grid=(9, 2, 1))), "copies to it or computes on it"),
