@@ -283,20 +283,18 @@ _FEWEST_CALLS: Final = 4  # of backward, behind the first one, which finds no gr
 
 @Rule
 def unneeded_gradients(report: Report) -> Findings:
-    """One finding per device on what backward does for nothing but gradients that are never reset, by the operators."""
-    nodes = _past_reset(report)
-    if nodes.is_empty():
-        return
-    spans = nodes.group_by(*THREAD, "call").agg(pl.col("start").min(), pl.col("end").max())
-    inside, calls = on_host.within(report, spans), nodes.get_column("call").n_unique()
-    taken = on_host.forward(report).join(nodes, on=["process_id", "sequence_number"], how="semi")
-    for work in on_host.works_within(report, spans):
-        yield work.finding(
-            "unneeded-gradients",
-            gradients=int(nodes.get_column("adds").sum()) // calls,
-            where=on_host.site_of(report, outermost(taken)),
-            mending=inside.mending,
-        )
+    """Per device what backward does for nothing but gradients never reset, or reset unused, by the operators."""
+    for name, nodes in (("unneeded-gradients", _past_reset(report)), ("unneeded-gradients: reset", _unused(report))):
+        spans = nodes.group_by(*THREAD, "call").agg(pl.col("start").min(), pl.col("end").max())
+        if spans.is_empty():
+            continue
+        inside, called = on_host.within(report, spans), nodes.get_column("call").unique()
+        taken = on_host.forward(report).join(nodes, on=["process_id", "sequence_number"], how="semi")
+        calls = _calling(report).filter(pl.col("row").is_in(called.implode()))
+        where = on_host.site_of(report, calls if name.endswith("reset") else outermost(taken))
+        gradients = int(nodes.get_column("adds").sum()) // len(called)
+        for work in on_host.works_within(report, spans):
+            yield work.finding(name, gradients=gradients, where=where, mending=inside.mending)
 
 
 def _past_reset(report: Report) -> pl.DataFrame:
@@ -306,17 +304,45 @@ def _past_reset(report: Report) -> pl.DataFrame:
     where steps of an optimizer and calls of backward take turns, with as many gradients of both kinds in each call, and
     where nothing fills gradients with zeros.
     """
+    nodes = _of_steps(report)
+    calls = _alike(nodes, on_host.updated(report))
+    return _between(nodes, calls)
+
+
+def _unused(report: Report) -> pl.DataFrame:
+    """The nodes of autograd as of :func:`_past_reset` whose gradients are reset before a step may use them.
+
+    Their call of backward gives other gradients anew, and adds to these, which a step used before. The next call of
+    another kind gives the same ones, by their shapes, and no others, all of them anew. Each call has a step.
+    """
+    calls, kind = _with_steps(_of_steps(report), on_host.updated(report)), pl.struct("added", "new")
+    calls = calls.with_columns(kinds=kind.rle_id().over("process_id"))
+    following = calls.unique(("process_id", "kinds"), keep="first", maintain_order=True).select(
+        "process_id", pl.col("kinds") - 1, next_new="new", next_sums="sums"
+    )
+    calls = calls.join(following, on=["process_id", "kinds"], maintain_order="left")
+    own = (pl.col("added") == pl.col("next_new")) & (pl.col("next_sums") == 0) & (pl.col("sums") > 0)
+    chosen = calls.filter(own, pl.col("others") > 0)
+    return _between(_of_steps(report), chosen if chosen.height >= _FEWEST_CALLS else chosen.clear())
+
+
+def _between(nodes: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """The nodes that are between `since` and `until` of their `call`."""
+    sides = calls.select("call", "since", "until")
+    return nodes.join(sides, on="call", maintain_order="left").filter(pl.col("start").is_between("since", "until"))
+
+
+def _of_steps(report: Report) -> pl.DataFrame:
+    """The nodes of :func:`_in_calls` of a program that steps optimizers; none where something fills gradients."""
     every, name, updated = on_host.operators(report), pl.col("name"), on_host.updated(report)
     nodes = every.filter(on_host.IS_NODE)
     own = _calling(report)
     # what is filled before is set up
     zeroed = own.filter(name.is_in(_ZEROES), pl.col("start") > (updated.get_column("start").min() or 0))
+    nested = outermost(nodes).height < nodes.height
     # nodes in nodes are of backward within backward, as checkpoints run it
-    if updated.is_empty() or zeroed.height or outermost(nodes).height < nodes.height:
-        return nodes.clear()
-    nodes = _in_calls(report)
-    calls = _alike(nodes, updated)
-    return nodes.join(calls, on="call", maintain_order="left").filter(pl.col("start").is_between("since", "until"))
+    every_node = _in_calls(report)
+    return every_node.clear() if updated.is_empty() or zeroed.height or nested else every_node
 
 
 @once_per_process
@@ -331,12 +357,13 @@ def _calling(report: Report) -> pl.DataFrame:
 def _in_calls(report: Report) -> pl.DataFrame:
     """The nodes of autograd with their `call` of backward: the row of its operator, begun, by (its name).
 
-    And whether a gradient `adds` to one that is there; null for nodes that lead to no parameter.
+    And whether a gradient `adds` to one that is there, and the shape of a `gradient`: null for others' nodes.
     """
     every, name = on_host.operators(report), pl.col("name")
-    given = every.filter(name == on_host.ACCUMULATES).select("parent", "row")
+    given = every.filter(name == on_host.ACCUMULATES).select("parent", "row", gradient="input_shapes")
     inner = every.group_by(row="parent").agg(adds=(name == "aten::add_").all())
-    given = given.join(inner, on="row", how="left").select(row="parent", adds=pl.col("adds").fill_null(value=False))
+    adds = pl.col("adds").fill_null(value=False)
+    given = given.join(inner, on="row", how="left").select("gradient", row="parent", adds=adds)
     # a thread runs nothing else during its call: the last operator before a node is that of the call
     begun = _calling(report).select("process_id", begun="start", call="row", by="name")
     nodes = every.filter(on_host.IS_NODE)
@@ -344,20 +371,33 @@ def _in_calls(report: Report) -> pl.DataFrame:
 
 
 def _alike(nodes: pl.DataFrame, updated: pl.DataFrame) -> pl.DataFrame:
-    """The calls of backward but the first one, if all are alike, with a step each: call, since, until."""
+    """The calls of backward but the first one, as of :func:`_with_steps`, if all are alike."""
+    calls = _with_steps(nodes, updated)
+    return calls.filter(calls.height >= _FEWEST_CALLS, pl.lit(all(calls.select(_SAME).row(0))))
+
+
+#: Whether all calls give as many gradients.
+_SAME: Final = pl.col("sums", "others").n_unique() == 1
+
+
+def _with_steps(nodes: pl.DataFrame, updated: pl.DataFrame) -> pl.DataFrame:
+    """The calls of backward but the first one, by time, if each is of a loss, and has a step: call, since, until.
+
+    And how many gradients they sum (`sums`, with their shapes: `added`) and give anew (`others`, `new`).
+    """
     adds, of, keys = pl.col("adds"), ["process_id"], ["process_id", "begun", "call", "by"]
     since, until = pl.col("end").filter(~adds).max(), pl.col("start").filter(adds).max()
     numbers = {"sums": adds.sum(), "others": (~adds).sum()}
-    calls = nodes.drop_nulls("call").group_by(keys).agg(since=since, until=until, **numbers).sort("begun")
+    shapes = pl.col("gradient").cast(pl.String).fill_null("")
+    lists = {"added": shapes.filter(adds).sort(), "new": shapes.filter(~adds).sort()}
+    calls = nodes.drop_nulls("call").group_by(keys).agg(since=since, until=until, **numbers, **lists).sort("begun")
     steps = nearest(updated, calls, ("start", "begun"), of).group_by("call").agg(steps=pl.len())
     calls = calls.join(steps, on="call", how="left", maintain_order="left")
     # a recording may end before the last step
     ends = (pl.col("begun") == pl.col("begun").max().over(of)) & pl.col("steps").is_null()
     calls = calls.filter(pl.col("begun") > pl.col("begun").min().over(of))
-    alike = (pl.col("by") == on_host.BEGINS_BACKWARD) & (ends | (pl.col("steps") == 1)).fill_null(value=False)
-    same = pl.col("sums", "others").n_unique() == 1
-    told = calls.height >= _FEWEST_CALLS and all(calls.select(alike.all(), same).row(0))
-    return calls.select("call", "since", "until").filter(told)
+    stepped = (pl.col("by") == on_host.BEGINS_BACKWARD) & (ends | (pl.col("steps") == 1)).fill_null(value=False)
+    return calls.filter(stepped.all())
 
 
 @Rule

@@ -239,6 +239,24 @@ def test_backward_of_what_is_not_trained(steps, stake):
 
 
 @pytest.mark.parametrize(
+    ("step", "stake"),
+    [
+        ("TSLsntaUTSLstnU", 4 * 32_000),  # a critic's loss, and a generator's
+        ("TSLsntaUTSLsntaUTSLstnU", 9 * 32_000),  # two steps of the critic for one
+        ("TSLsntaUTSLstnnU", 0),  # a network of which each second pass is another's second batch
+        ("TSLsntaUTSLsnntaU", 0),  # a generator's loss that goes through its critic, which needs it
+        ("TSLsntaTSLstnU", 0),  # no step that ends the critic's gradients
+        ("TSLstnTSLsntaU", 0),  # gradients of two losses, which are added on purpose
+        ("TSLtasnUTSLstnU", 0),  # the critic's gradients come last
+        ("TSLsntaUZTSLstnU", 0),
+    ],
+)
+def test_backward_to_gradients_that_are_reset_before_a_step(step, stake):
+    found = weights.unneeded_gradients(trained(*[step] * 5))
+    assert_told(found, [stake] * bool(stake), *["to 1 parameter whose", "fake.detach()"] * bool(stake))
+
+
+@pytest.mark.parametrize(
     ("step", "stake", "words"),
     [
         ("TSLstaULstnU", 41_000, "fake.detach()"),  # a generator: its critic is updated before it
