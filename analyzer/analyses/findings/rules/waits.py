@@ -218,7 +218,72 @@ def _with_needs(report: Report, waiting: pl.DataFrame) -> pl.DataFrame:
     moved = report.kind("memcpy").select("process_id", "name").unique().filter(unified).select("process_id")
     shared = pl.col("process_id").is_in(pl.concat([sharing, moved]).get_column("process_id").unique().implode())
     copied = (pl.col("copied_at") >= pl.col("last_wait")).fill_null(value=False)
-    return line.with_columns(needed=copied | shared | (warm & (pl.col("last_wait") == intervals.BEFORE_ALL)))
+    unseen = shared | (warm & (pl.col("last_wait") == intervals.BEFORE_ALL))
+    return line.with_columns(needed=copied | unseen, unseen=unseen)
+
+
+# Waits for a stream after which the host launches in another one: an event would keep the two in order.
+
+
+@Rule
+def waits_between_streams(report: Report) -> Findings:
+    """At most one finding per device, on all such waits, if copies could run beside kernels without them."""
+    pinned = pl.any_horizontal(pl.col("source_memory", "target_memory") == PINNED)
+    for device, every in say.by_device(_between_streams(report)):
+        low, high = say.sides_of(report, device)
+        calls = every.filter(pl.col("start").is_between(low, high))
+        work = exclusive_operations(report, "detail", "stream", "source_memory", "target_memory").filter(device=device)
+        streams = pl.concat([calls.get_column("stream"), calls.get_column("then")]).unique()
+        copying = (pl.col("kind") == "memcpy") & (pl.col("exclusive_ns") > 0) & pinned
+        # what is copied before the first wait has no work of the device to run beside
+        behind = pl.col("start") >= calls.get_column("start").min()
+        copies = work.filter(copying, behind, pl.col("stream").is_in(streams.implode()))
+        if calls.height < max(say.fewest_in(report), say.FEWEST) or copies.is_empty():
+            continue
+        # kernels, and copies of either direction, run one after the other at best
+        way = pl.when(pl.col("kind") == "memcpy").then(pl.col("detail").cast(pl.String)).fill_null("")
+        parts = work.select("start", "end", way=way).partition_by("way", include_key=False)
+        longest = max(intervals.length(intervals.clip(intervals.union(part), low, high)) for part in parts)
+        idle = say.idle_in(report, device, calls, calls.select(start="at", end="begins"))
+        stake = min(statistics.total(copies, "exclusive_ns") + intervals.length(idle), high - low - longest)
+        where = say.main_site(report, calls.select(*THREAD, at="start"))
+        figures = {"many": calls.height, "blocked": intervals.length(calls), "where": where}
+        yield say.told(report, "unneeded-sync: streams", device, (copies, idle), stake, **figures)
+
+
+def _between_streams(report: Report) -> pl.DataFrame:
+    """The waits in scope for a stream, with when what the thread launches next, in another stream, `begins`.
+
+    Left out is what the host may need: a wait behind a copy to the host in that stream, for memory that it shares with
+    the device, and one for a copy from pinned memory that it has the time to fill before the next one.
+    """
+    waiting = blocking_calls(report).filter(pl.col("scope").is_in(WAITING)).drop_nulls(["device", *THREAD])
+    waits = _with_needs(report, waiting).filter(pl.col("scope") == "stream", ~pl.col("unseen")).drop_nulls("stream")
+    work = operations(report, "call_start", "thread_id", "stream", "source_memory", "target_memory", "size_bytes")
+    work = in_order(work.drop_nulls("call_start").rename({"start": "begins", "call_start": "at"}), "at")
+    after = work.select(*THREAD, "device", "at", "begins", then="stream")
+    waits = nearest(waits, after, ("end", "at"), [*THREAD, "device"], "after").filter(
+        pl.col("then") != pl.col("stream")
+    )
+    into = ~pl.col("target_memory").is_in(ON_DEVICE).fill_null(value=False) & pl.col("kind").is_in(["memcpy", "graph"])
+    reads, of = work.filter(into).select("process_id", "stream", read="at"), ["process_id", "stream"]
+    filled = work.filter(pl.col("source_memory") == PINNED)
+    last = filled.select(*of, sent="at", bytes="size_bytes")
+    for times, name in ((reads, "read"), (last, "sent")):
+        waits = nearest(waits, times, ("start", name), of, "strictly before")
+    waits = nearest(waits, filled.select("process_id", following="at"), ("end", "following"), ["process_id"], "after")
+    calls = report.kind("api").select(*THREAD, **intervals.OF_EVENTS)
+
+    def called_ns(key: tuple[Any, ...], part: pl.DataFrame) -> pl.Series:
+        own = calls.filter(process_id=key[0], thread_id=key[1])
+        return intervals.overlap(part.get_column("end"), part.get_column("until"), intervals.union(own))
+
+    waits = waits.with_columns(until=pl.col("following").fill_null(pl.col("end")))
+    free = pl.col("until") - pl.col("end") - of_parts(waits, THREAD, pl.Int64, called_ns)
+    # no thread of a host fills more of its memory in a ns
+    kept = pl.col("following").is_not_null() & (free < pl.col("bytes") / 50)
+    sent, read = ((pl.col(name) >= pl.col("last_wait")).fill_null(value=False) for name in ("sent", "read"))
+    return waits.filter(~read, ~sent | kept.fill_null(value=False)).sort("start")
 
 
 # Copies to pageable memory that the thread does not read before it launches more, of which pageable-copy tells.

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules import waits as rules
-from kanalyze.analyses.findings.rules.waits import avoidable, blocking_read, distribution_checks, reads, unneeded_sync
+from kanalyze.analyses.findings.rules.waits import (
+    avoidable,
+    blocking_read,
+    distribution_checks,
+    reads,
+    unneeded_sync,
+    waits_between_streams,
+)
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
 from support.build import LAUNCH, again, call, graph, host, in_line, kernel, launched, memcpy, nvtx, overhead, report
@@ -286,6 +293,43 @@ def inside(operator, sync="cudaStreamSynchronize"):
 )
 def test_waits_that_nothing_is_seen_to_need(events, window, stakes, words):
     assert_told(unneeded_sync(report(events).narrow(window=window)), stakes, *words)
+
+
+def strips(*, computes=7, fills=0, back=None, kernel_until=500):
+    """Six strips: up to the GPU for 300, in stream 8, a wait for a stream, and a kernel of 180.
+
+    The host fills memory for a time behind each, and copies a result `back` in a stream, if any, before the wait.
+    """
+    events, side = [BEGUN], {"source_memory": "Pinned", "target_memory": "Device"}
+    results = {"source_memory": "Device", "target_memory": "Pinned"}
+    for n in range(6):
+        at = 1_000 * n + 100
+        up = memcpy(at + 10, at + 310, stream=8, context=1, side=side, size_bytes=6_000)
+        events += launched(at, at + 10, up, COPY)
+        if back is not None:
+            down = memcpy(at + 12, at + 14, direction="Device-to-Host", stream=back, context=1, side=results)
+            events += launched(at + 10, at + 12, down, COPY)
+        events.append(call(SYNC, at + 20, at + 315, correlation=900 + n))
+        events.append(host("sync", "s", at + 20, at + 315, correlation=900 + n, context=1, stream=8))
+        computed = kernel(at + 320, at + kernel_until, stream=computes, context=1)
+        events += [*launched(at + 316, at + 320, computed, LAUNCH), call("cudaEventQuery", at + 320, at + 990 - fills)]
+    return report(events)
+
+
+@pytest.mark.parametrize(
+    ("how", "stake"),
+    [
+        ({}, 5 * 309),
+        ({"fills": 500}, 0),  # the host fills the buffer that was copied, before the next copy
+        ({"computes": 8}, 0),  # in one stream
+        ({"back": 8}, 0),  # a result, which the host may read
+        ({"back": 9}, 5 * 309),  # one in another stream, for which it does not wait there
+        ({"kernel_until": 1_310}, 0),  # the GPU computes meanwhile
+    ],
+)
+def test_waits_that_keep_streams_in_order(how, stake):
+    told = list(waits_between_streams(strips(**how)))
+    assert_told(told, [stake] * bool(stake), *["The host waits for a stream, 5 calls"] * bool(stake))
 
 
 @pytest.mark.parametrize(
