@@ -236,6 +236,7 @@ OF_THRUST = [TRANSFORM.format("normal_iterator", name) for name in ("Snowfall", 
 OVER_INDICES = [TRANSFORM.format("counting_iterator", name) for name in ("Electric", "Magnetic")]
 OF_JULIA = [f"_Z23gpu_broadcast_kernel_linear16CompilerMetadata{name}" for name in ("1a", "1b", "1c")]
 DOUBLES = "cupy_add__float64_float64_float64"
+OF_CUBLAS = "sm90_xmma_gemm_{0}{0}_{0}{0}_{0}_nn_n_tilesize32x64x32_stage3_warpsize2x2x1_tensor16x8x8_execute_kernel"
 REDUCES = "void cub::CUB_1_SM_900::detail::reduce::DeviceReduceKernel<double>(double *)"
 
 
@@ -276,6 +277,14 @@ def test_what_operations_on_doubles_save_as_floats(name, blocks, limits, saved):
     assert found.change(of).shorter.get_column("saved_ns").to_list()[0] == pytest.approx(saved, abs=2)
 
 
+@pytest.mark.parametrize(("operations", "saved"), [(0, None), (1, [4_500]), (2, [4_500] * 2)])
+def test_what_products_of_doubles_save_nobody_knows(operations, saved):
+    """A GPU may multiply floats as slowly; what operations on arrays save is told where these take half of the time."""
+    of = kernels(OF_CUBLAS.format("f64"), *[DOUBLES] * operations, CHAIN[0])
+    (found,) = double_arrays(of)
+    assert (found.change(of) and found.change(of).shorter.get_column("saved_ns").to_list()) == saved
+
+
 @pytest.mark.parametrize(
     ("rule", "of", "stakes", "words"),
     [
@@ -292,6 +301,8 @@ def test_what_operations_on_doubles_save_as_floats(name, blocks, limits, saved):
         (array_chains, kernels(*CHAIN, "void at::native::add(int)"), [], ()),
         (double_arrays, kernels(DOUBLES, DOUBLES, CHAIN[0]), [18_000], ("Arrays are float64: 66.7 % of kernel time",)),
         (double_arrays, kernels(*CHAIN), [], ()),
+        (double_arrays, kernels(OF_CUBLAS.format("f64"), CHAIN[0]), [9_000], ("Arrays are float64: 50.0 %",)),
+        (double_arrays, kernels(OF_CUBLAS.format("f32"), CHAIN[0]), [], ()),
         # arrays of 8 bytes for each thread, where a kernel reduces doubles
         (double_arrays, filled(8, REDUCES), [8_800], ("black_scholes",)),
         (double_arrays, filled(4, REDUCES), [], ()),
