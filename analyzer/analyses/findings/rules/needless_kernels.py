@@ -404,12 +404,19 @@ def full_sort(work: Work) -> Finding | None:
     report, torch = work.report, say.in_pytorch(work.report)
     if torch and work.device.launches(on_gpu.TOPK) >= work.rows.height:
         return None
-    work = work._replace(rows=_little_read(work, torch=torch))
+    sorts, work = work.rows.height, work._replace(rows=_little_read(work, torch=torch))
     work = work._replace(rows=on_gpu.with_operators(report, work.rows).filter(pl.col("outer").ne_missing(_COMPARES)))
     if 2 * total(work.rows.filter(~pl.col("outer").is_in(_SORTING)), "exclusive_ns") > work.ns:
         return None
+    gradients = on_gpu.with_operators(report, exclusive_operations(report)).filter(
+        pl.col("node").str.starts_with("SortBackward"), device=work.device.device, inner="aten::scatter_"
+    )
+    # where nothing reads all of what any sort gives
+    gradients = gradients.clear() if work.rows.height < sorts else gradients
+    work = work._replace(rows=pl.concat([work.rows, gradients.select(work.rows.columns)]))
     return work.finding(
         "full-sort",
+        gradients=gradients.height,
         rows=torch,
         arrays=not torch,
         action=spoken(report, phrases("selections"), phrases("selections")[tools.CUDA]),
@@ -435,7 +442,10 @@ def _little_read(work: Work, *, torch: bool) -> pl.DataFrame:
     each = pl.col("grid_x") * writes.field("threads").cast(pl.Float64) * writes.field("each").cast(pl.Float64)
     decoded = on_gpu.with_decoded(lines, sorts=_SORTS, uses=_USES_ALL, fills=FAMILY == "fill", orders=_REORDERS)
     decoded = decoded.filter(~pl.col("fills")).with_columns(run=pl.struct("line", "sorts").rle_id())
-    ns, others = pl.col("exclusive_ns"), pl.col("outer").str.contains("scatter|embedding").fill_null(value=False)
+    ns, others = (
+        pl.col("exclusive_ns"),
+        pl.col("outer").str.contains("scatter|embedding|value_selecting").fill_null(value=False),
+    )
     # all that reorders after a sort, until the next one, may write less than was sorted
     decoded = decoded.with_columns(after_sort=pl.col("sorts").cum_sum().over("line"))
     sorted_values = pl.when("sorts").then(pl.col("values").fill_null(0)).max().over("line", "after_sort")

@@ -245,6 +245,12 @@ def sorts(operator, *names):
     return launched(*[(name, 1000, operator if name != GEMM else "aten::mm") for name in [*names] * 4])
 
 
+def differentiated(node):
+    """A sort, and a gradient that is scattered in a node of autograd."""
+    events = launched(SORTED, (INDEX, 900, "aten::scatter_"), (GEMM, 100, "aten::mm"))
+    return [*events, host("op", f"autograd::engine::evaluate_function: {node}", 4004, 4100)]
+
+
 def coalesced(operator, many=4):
     """Sorts and sums of entries of sparse tensors, and products with them, within an operator."""
     own = ((RADIX, 1000, "aten::_coalesce"), ("sums", 1000, "aten::_coalesce"), ("product", 500, "aten::f"))
@@ -315,6 +321,14 @@ def coalesced(operator, many=4):
         (full_sort, launched(SORTED, (INDEX, 9, "aten::gather")), 4000, None, ["Whole rows are sorted"]),
         (full_sort, launched(SORTED, (RADIX, 2000, "aten::unique_dim")), 4000, None, ["Whole rows are sorted: 66.7 %"]),
         (full_sort, launched(SORTED, (INDEX, 90, "aten::scatter")), 4000, None, ["Whole rows are sorted"]),
+        (
+            full_sort,
+            differentiated("SortBackward0"),
+            4900,
+            None,
+            ["sorted, with gradients: 98.0 % of", "1 kernel of these"],
+        ),
+        (full_sort, differentiated("GatherBackward0"), 4000, None, ["Whole rows are sorted: 80.0 %"]),
         # the second one is followed by what may read all, of the last one nothing is seen
         (full_sort, line(*FIRST_FEW, (ONESWEEP, 1900)), 4000, (0, 2800), ["Whole arrays are sorted: 29.0 %", "TopK"]),
         (unaligned_gemm, line((ALIGN1, 300), (GEMM, 700)), 300, (0, 225), ["1 matrix product by kernels for"]),
