@@ -12,7 +12,7 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import SHAPE, with_facts
 from kanalyze.analyses.findings import on_gpu, on_host
-from kanalyze.analyses.findings.on_host import SPAN, elements, side, sides
+from kanalyze.analyses.findings.on_host import elements, side, sides
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule
 from kanalyze.analyses.host._call_kinds import CUPY
 from kanalyze.analyses.replay._changes import Mending
@@ -265,21 +265,23 @@ _UNFOLDS: Final = "aten::im2col"
 _LARGEST: Final = 16  # the side of a window: of larger ones transforms, or products, may be quicker
 #: What may copy the windows again, in another order or type, before they are multiplied.
 _ORDERS: Final = ("aten::contiguous", "aten::clone", "aten::reshape", "aten::flatten", "aten::to")
+#: What may add one value to all of a window, for which the weights' sum has a convolution of 1 × 1, or their centre.
+_SHIFTS: Final = r"^aten::(?:add|sub)_?$"
 
 
 @Rule
 def unfolded_convolutions(report: Report) -> Findings:
     """One finding per device on windows of images that are copied, and only multiplied by weights of their length."""
     every = _on_windows(report)
-    unfolds = every.filter(name=_UNFOLDS).select(SPAN)
-    whole, gone = (outermost(on_host.with_gradients(report, spans)) for spans in (every, unfolds))
+    unfolds, added = every.filter(name=_UNFOLDS), every.filter(pl.col("name").str.contains(_SHIFTS))
+    whole, gone, sums = (outermost(on_host.with_gradients(report, spans)) for spans in (every, unfolds, added))
     for work in on_host.works_within(report, whole):
-        copies = work._replace(rows=work.rows.filter(on_gpu.decoded_as(work.rows, on_gpu.FAMILY == "copy")))
-        yield copies.finding(
-            "unfolded-convolution",
-            mending=on_gpu.without(copies.rows).with_all_of(on_host.within(report, gone).mending),
-            where=on_host.site_of(report, unfolds),
-        )
+        change = on_host.within(report, sums).mending
+        own = on_gpu.decoded_as(work.rows, on_gpu.FAMILY == "copy") | work.rows["row"].is_in(change.gone.implode())
+        copies = work._replace(rows=work.rows.filter(own))
+        change = on_gpu.without(copies.rows).with_all_of(change).with_all_of(on_host.within(report, gone).mending)
+        name = f"unfolded-convolution{': added' * bool(added.height)}"
+        yield copies.finding(name, mending=change, where=on_host.site_of(report, unfolds))
 
 
 def _on_windows(report: Report) -> pl.DataFrame:
@@ -297,7 +299,7 @@ def _on_windows(report: Report) -> pl.DataFrame:
     length = side(0, -3) * high * wide
     images = elements() / (side(0, -3) * side(0, -2) * side(0, -1))
     own = every.filter(pl.max_horizontal(high, wide) <= _LARGEST, name=_UNFOLDS)
-    own = own.select("row", *THREAD, length=length, windows=windows, size=images * length * windows)
+    own = own.select("row", *THREAD, length=length, windows=windows, size=images * length * windows, of=high * wide)
     # what is not PyTorch's may do anything with them
     others = on_host.each_input(on_host.forward(report).filter(~pl.col("name").str.starts_with("aten::")))
     own = own.join(others, on="size", how="anti")
@@ -309,10 +311,14 @@ def _on_windows(report: Report) -> pl.DataFrame:
     weights = taken.join(weights.select("row", "sides"), on="row").filter(
         pl.col("sides").list.contains(pl.col("length")) & ~pl.col("sides").list.contains(pl.col("windows"))
     )
-    named = every.select("row", "name").filter(pl.col("row").is_in(taken["row"].implode()))
+    # with what has an element for each window of a channel
+    least = pl.min_horizontal(elements(), elements(1))
+    adds = every.select("row", "name", added=pl.when(pl.col("name").str.contains(_SHIFTS)).then(least))
+    named = adds.filter(pl.col("row").is_in(taken["row"].implode()))
     multiplies = pl.col("name").str.contains(on_host.MULTIPLIES) & pl.col("row").is_in(weights["row"].implode())
     taken = taken.join(named, on="row").with_columns(multiplies=multiplies)
-    told = (pl.col("multiplies") | pl.col("name").is_in(_ORDERS)).all() & pl.col("multiplies").any()
+    folds = (pl.col("added") * pl.col("of") == pl.col("size")).fill_null(value=False)
+    told = (pl.col("multiplies") | pl.col("name").is_in(_ORDERS) | folds).all() & pl.col("multiplies").any()
     taken = taken.filter(told.over(alike))
     rows = [taken["row"], own.join(taken, on=alike, how="semi")["row"]]
     return every.filter(pl.col("row").is_in(pl.concat(rows).implode()))

@@ -19,6 +19,7 @@ THREE = '["", "[3, 3]", "[1, 1]", "[1, 1]", "[1, 1]"]'  # kernel, dilation, padd
 IMAGES = "[[4, 64, 28, 28], [], [], [], []]"
 UNFOLD = ("aten::im2col", IMAGES, [WINDOWS], THREE)
 BY_WEIGHTS = ("aten::matmul", "[[32, 576], [4, 576, 784]]", [ORDERED, WORK])
+CENTRED = ("aten::sub", "[[4, 64, 9, 784], [4, 64, 1, 784], []]", [(UP, 9_000)])
 SUM = (f"{NODE}Im2ColBackward0#0", "[[4, 576, 784]]", [SUMMED])
 
 
@@ -48,6 +49,12 @@ SUM = (f"{NODE}Im2ColBackward0#0", "[[4, 576, 784]]", [SUMMED])
             ],
             14_000,
         ),
+        ([UNFOLD, CENTRED, BY_WEIGHTS], 35_000),  # differences to the centre, which weights may take
+        ([UNFOLD, CENTRED, BY_WEIGHTS, (f"{NODE}SubBackward0#1", "[]", [(UP, 8_000)]), SUM], 56_000),
+        # by a weight of each place; among the windows of two images
+        ([UNFOLD, ("aten::sub", "[[4, 64, 9, 784], [4, 1, 9, 784], []]", [(UP, 9_000)]), BY_WEIGHTS], 0),
+        ([UNFOLD, UNFOLD, ("aten::sub", "[[4, 576, 784], [4, 576, 784], []]", [(UP, 9_000)]), BY_WEIGHTS], 0),
+        ([UNFOLD, CENTRED, ("aten::relu", "[[4, 64, 9, 784]]", [(UP, 9_000)]), BY_WEIGHTS], 0),
         ([UNFOLD], 0),  # nothing known of what takes them
         # weights of each sample; of each place; what has the windows' own size; a sum over places
         ([UNFOLD, ("aten::bmm", "[[4, 32, 576], [4, 576, 784]]", [WORK])], 0),
