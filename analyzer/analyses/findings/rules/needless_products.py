@@ -362,13 +362,8 @@ _NARROW: Final = 8  # so many times as long as between the narrow ones is each s
 @Rule
 def low_rank_updates(report: Report) -> Findings:
     """One finding per device on products of narrow matrices that are added to one of their sides for a layer."""
-    every = on_host.working_forward(report)
     # products with what scales them and adds them to a matrix that the next operator takes
-    scales = every.filter(pl.col("name").str.contains(_SCALES)).filter(elements(1).fill_null(1) == 1).get_column("row")
-    line = every.with_columns(part=(~pl.col("row").is_in(scales.implode())).cum_sum().over(THREAD))
-    parts = line.group_by(*THREAD, "part", maintain_order=True).agg(
-        pl.col("name", "input_shapes", "start").first(), pl.col("end").last()
-    )
+    parts = _scaled(on_host.working_forward(report))
     name, first, second = pl.col("name"), elements(), elements(1)
     in_turn = name.is_in(_LAYERS) & (name.shift(-1) == "aten::add") & name.shift(-2).is_in(_LAYERS)
     at = parts.select(in_turn.over(THREAD).arg_true()).to_series()
@@ -388,6 +383,66 @@ def low_rank_updates(report: Report) -> Findings:
     for work in on_host.works_within(report, updates):
         m, n, k, left = updates.select("m", "n", "k", "left").sort("left").row(-1)
         yield work.finding("product-order: low-rank", left=left, at_most=True, m=m, n=n, k=k)
+
+
+def _scaled(every: pl.DataFrame) -> pl.DataFrame:
+    """Operators, each with those after it that multiply by a number: :data:`SPAN`, name, input_shapes."""
+    scales = every.filter(pl.col("name").str.contains(_SCALES)).filter(elements(1).fill_null(1) == 1).get_column("row")
+    line = every.with_columns(part=(~pl.col("row").is_in(scales.implode())).cum_sum().over(THREAD))
+    return line.group_by(*THREAD, "part", maintain_order=True).agg(
+        pl.col("name", "input_shapes", "start").first(), pl.col("end").last()
+    )
+
+
+# Low-rank adapters beside the weights of layers, which are not merged into these though nothing trains them.
+
+_RANK: Final = 64  # the most columns of the matrix in between, and so many times as wide as that is the layer
+_WIDER: Final = 4
+_LEAST_LAYERS: Final = 2  # of a pass
+
+
+@Rule
+def unmerged_adapters(report: Report) -> Findings:
+    """One finding per device on products of narrow weights that are added to what a layer gives, if nothing trains."""
+    if on_host.runs_backward(report):
+        return
+    line = _adapters(_scaled(on_host.working_forward(report).filter(pl.col("name") != "aten::to")))
+    if line.is_empty():
+        return
+    inside = on_host.within(report, intervals.union_by(line.select(SPAN), THREAD))
+    layers = round(inside.host.height * line.select(pl.col("adds").mean()).item())
+    if layers >= _LEAST_LAYERS * (say.per_iteration(report).iterations or 1):
+        yield from on_host.on_time(report, "unmerged-adapters", inside, times=layers, rank=line["rank"].max())
+
+
+def _adapters(line: pl.DataFrame) -> pl.DataFrame:
+    """When narrow products are computed and added, of operators as :func:`_scaled`: :data:`SPAN`, rank, adds."""
+    name, shapes, biased = pl.col("name"), pl.col("input_shapes"), pl.col("name") == "aten::addmm"
+    weight = pl.when(biased).then(sides(shapes, 2)).otherwise(sides(shapes, 1))
+    weight = pl.when(name == "aten::linear").then(weight.list.reverse()).otherwise(weight)
+    multiplies = name.is_in([*_LAYERS, "aten::addmm"]) & (weight.list.len() == len(("inputs", "outputs")))
+    k, n = (pl.when(multiplies).then(weight.list.get(at, null_on_oob=True)) for at in range(2))
+    line = line.with_columns(
+        k=k,
+        n=n,
+        rows=pl.when(biased).then(elements(1)).otherwise(elements()) / k,
+        made=pl.when(name.str.contains("^aten::add_?$") & (elements() == elements(1))).then(elements()),
+    )
+    facts = pl.struct("start", "end", "k", "n", "rows", "made")
+    line = line.with_columns(facts.shift(-by).over(THREAD).alias(f"{by}") for by in range(4))
+    spans = []
+    # of four operators in turn the layer is the first or the third one; the last one adds
+    for order in ((0, 1, 2, 3), (2, 0, 1, 3)):
+        layer, down, up, sums = (pl.col(f"{at}").struct.field for at in order)
+        rank, wide = down("n"), layer("n")
+        narrow = rank <= pl.min_horizontal(pl.lit(_RANK), wide / _WIDER, layer("k") / _WIDER)
+        alike = ((layer("k"), down("k")), (layer("rows"), down("rows")), (down("rows"), up("rows")))
+        fits = ((up("k"), rank), (up("n"), wide), (sums("made"), layer("rows") * wide))
+        own = line.filter(narrow, *(one == other for one, other in (*alike, *fits)))
+        spans.append(own.select(*THREAD, start=layer("end"), end=sums("end"), rank=rank, adds=True))
+        if order[0]:
+            spans.append(own.select(*THREAD, start=down("start"), end=up("end"), rank=rank, adds=False))
+    return pl.concat(spans)
 
 
 # Products of batches in which a matrix is copied for each sample.

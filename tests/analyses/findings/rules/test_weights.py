@@ -67,6 +67,46 @@ def test_weights_that_narrow_matrices_change(each, stake):
     assert not weights.computed_weights(of_shapes(*each))
 
 
+LAYER = ("aten::linear", "[[8, 4, 512], [1024, 512], [1024]]", 16_000)
+DOWN = ("aten::linear", "[[8, 4, 512], [16, 512], []]", 5_000)
+UP = ("aten::linear", "[[8, 4, 16], [1024, 16], []]", 4_000)
+SUMMED = ("aten::add", "[[8, 4, 1024], [8, 4, 1024], []]", 3_000)
+HALVED = ("aten::mul", "[[8, 4, 1024], []]", 2_000)
+RELU = ("aten::relu", "[[8, 4, 16]]", 2_000)
+GATED = ("aten::mul", "[[8, 4, 1024], [8, 4, 1]]", 2_000)
+ADAPTED = (LAYER, DOWN, UP, HALVED, SUMMED)
+PLAIN = [
+    ("aten::addmm", "[[1024], [32, 512], [512, 1024], [], []]", 16_000),
+    *(("aten::matmul", "[[32, 512], [512, 16]]", 5_000), ("aten::mm", "[[32, 16], [16, 1024]]", 4_000)),
+    ("aten::add_", "[[32, 1024], [32, 1024], []]", 3_000),
+]
+
+
+@pytest.mark.parametrize(
+    ("each", "gone"),
+    [
+        ((*ADAPTED, *ADAPTED), 8),
+        ((*ADAPTED, LAYER, DOWN, UP, SUMMED), 7),
+        (PLAIN * 2, 6),
+        ((DOWN, UP, LAYER, SUMMED) * 2, 6),  # each in two parts
+        (ADAPTED, 0),  # a single layer
+        ((DOWN, UP, HALVED, LAYER, SUMMED), 0),
+        ((*ADAPTED, *ADAPTED[1:]), 0),
+        ((*ADAPTED, *ADAPTED[:3], ("autograd::engine::evaluate_function: X", "[]", 5)), 0),  # in training
+        ((LAYER, DOWN, RELU, UP, SUMMED) * 2, 0),
+        ((LAYER, DOWN, UP, GATED, SUMMED) * 2, 0),  # as much as each row says
+        ((DOWN, UP, SUMMED) * 3, 0),  # of what the narrow products were given, say
+        ((LAYER, ("aten::linear", "[[8, 4, 512], [128, 512], []]", 5_000), UP, SUMMED) * 2, 0),
+        ((LAYER, ("aten::linear", "[[8, 4, 256], [16, 256], []]", 5_000), UP, SUMMED) * 2, 0),  # of something else
+        ((LAYER, DOWN, UP, ("aten::add", "[[8, 4, 1024], [1024], []]", 3_000)) * 2, 0),
+    ],
+)
+def test_adapters_beside_layers(each, gone):
+    told = needless_products.unmerged_adapters(of_shapes(*each))
+    assert [len(one.mending.gone) for one in told] == [5 * gone] * bool(gone)
+    assert all("of 16 columns at most" in one.text for one in told)
+
+
 CAST = ("aten::to", "[[1024, 512], [], [], []]", 4_000)
 SCALED = ("aten::mul", "[[1024, 512], [1024, 1]]", 5_000)
 FILTER = ("aten::conv2d", "[[8, 64, 32, 32], [128, 64, 3, 3], []]", 16_000)
