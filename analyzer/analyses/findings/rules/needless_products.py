@@ -410,7 +410,7 @@ def unmerged_adapters(report: Report) -> Findings:
     if line.is_empty():
         return
     inside = on_host.within(report, intervals.union_by(line.select(SPAN), THREAD))
-    layers = round(inside.host.height * line.select(pl.col("adds").mean()).item())
+    layers = inside.host.height * line.filter("adds").height // line.height
     if layers >= _LEAST_LAYERS * (say.per_iteration(report).iterations or 1):
         yield from on_host.on_time(report, "unmerged-adapters", inside, times=layers, rank=line["rank"].max())
 
