@@ -325,7 +325,6 @@ def scratch(final: Path, sides: Iterable[str] = ("",)) -> Path:
     """
     parent = final.absolute().parent
     with writable(final):
-        parent.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(parent).free
         if free < _LEAST_BYTES:
             raise OutputError.because(final, f"{size(free)} are free there")
