@@ -374,14 +374,10 @@ def resumed_lines(report: Report) -> pl.DataFrame:
 
     They are of the function of the name `whole`, whose graph breaks at the line `at`.
     """
-    function = pl.col("function").cast(pl.String)
-    lines = (
-        analysis.source_lines(report)
-        .filter(function.str.contains(_RESUMES))
-        .with_columns(function, **intervals.OF_EVENTS)
-    )
+    lines, function = analysis.source_lines(report), pl.col("function").cast(pl.String)
+    lines = lines.filter(having(lines.get_column("function"), _RESUMES)).with_columns(**intervals.OF_EVENTS)
     whole, at = function.str.replace(_RESUMES, "$1"), function.str.extract(_RESUMES, 2).cast(pl.Int64)
-    return lines.select(*SPAN, "file", "function", whole=whole, at=at).sort(*THREAD, "start")
+    return lines.select(*SPAN, "file", function, whole=whole, at=at).sort(*THREAD, "start")
 
 
 @analysis.once_per_process

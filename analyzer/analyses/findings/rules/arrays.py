@@ -381,7 +381,7 @@ def called_in_turn(report: Report) -> Findings:
 
 @Rule.of(_call_kinds.JAX)
 def called_again(report: Report) -> Findings:
-    """One finding per device on functions under ``jax.jit`` that a loop calls, of which nothing is read in between."""
+    """One finding per device on functions under ``jax.jit`` that a loop calls, without copies of arrays between."""
     loops, each = say.per_iteration(report).iterations, (*THREAD, "module")
     if not loops:
         return
@@ -390,8 +390,9 @@ def called_again(report: Report) -> Findings:
     often = (pl.len().over(each) >= _CALLS * loops) & (pl.len().over(each) > pl.len().over(THREAD) / 3)
     own = runs.filter(often & (pl.col("start") - pl.col("since") <= _DISPATCH_NS))
     own = own.filter(~on_gpu.is_inside(own.select(*THREAD, at="start"), _in_turn(report)))
-    reads = operations(report, "detail").filter(pl.col("detail") == "Device-to-Host")
-    if own.is_empty() or reads.height >= own.height / 2:
+    from_host = (pl.col("detail") == "Host-to-Device") & (pl.col("size_bytes") > _CONSTANT_BYTES)
+    moved = operations(report, "detail", "size_bytes").filter((pl.col("detail") == "Device-to-Host") | from_host)
+    if own.is_empty() or moved.height >= own.height / 2:
         return
     spans = own.select(*THREAD, start="since", end="end")
     spared = spans.filter(pl.int_range(pl.len()) % (own.height // loops) > 0)  # one call an iteration stays

@@ -315,13 +315,12 @@ def test_what_is_called_for_parts_in_turn(events, told):
 
 
 CALLS = in_turn("jit_log", "jit_score", times=16)
-READS = [
-    event
-    for at in range(60_000, 1_600_000, 100_000)
-    for event in launched(
-        at, at + 1_000, memcpy(at + 2_000, at + 3_000, direction="Device-to-Host"), "cuMemcpyDtoHAsync"
-    )
-]
+
+
+def moved(direction, size_bytes):
+    """A copy in each second call."""
+    copy = memcpy(62_000, 63_000, direction=direction, size_bytes=size_bytes)
+    return [*CALLS, *again(range(0, 3_200_000, 200_000), *launched(60_000, 61_000, copy, "cuMemcpyAsync"))]
 
 
 @pytest.mark.parametrize(
@@ -331,7 +330,9 @@ READS = [
         (CALLS, 3, 0),  # five calls an iteration
         (CALLS, 0, 0),  # which may be the iterations
         (in_turn("jit_score", "jit_log", "jit_exp", times=16), 2, 0),  # of many modules
-        ([*CALLS, *READS], 2, 0),  # a value of each is read
+        (moved("Device-to-Host", 4), 2, 0),  # a value of each second one is read
+        (moved("Host-to-Device", 4096), 2, 0),  # an array is sent
+        (moved("Host-to-Device", 4), 2, 1),  # a number is an argument
         (in_turn("jit_dynamic_slice", "jit_score", times=16), 2, 0),  # for parts
     ],
 )
