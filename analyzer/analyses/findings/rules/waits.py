@@ -229,16 +229,18 @@ def _with_needs(report: Report, waiting: pl.DataFrame) -> pl.DataFrame:
 def waits_between_streams(report: Report) -> Findings:
     """At most one finding per device, on all such waits, if copies could run beside kernels without them."""
     pinned = pl.any_horizontal(pl.col("source_memory", "target_memory") == PINNED)
-    for device, every in say.by_device(_between_streams(report)):
-        low, high = say.sides_of(report, device)
-        calls = every.filter(pl.col("start").is_between(low, high))
+    every = _between_streams(report)
+    for device, low, high in windows(report).select("device", "start", "end").iter_rows():
+        calls = every.filter(pl.col("start").is_between(low, high), device=device)
+        if calls.height < max(say.fewest_in(report), say.FEWEST):
+            continue
         work = exclusive_operations(report, "detail", "stream", "source_memory", "target_memory").filter(device=device)
         streams = pl.concat([calls.get_column("stream"), calls.get_column("then")]).unique()
         copying = (pl.col("kind") == "memcpy") & (pl.col("exclusive_ns") > 0) & pinned
         # what is copied before the first wait has no work of the device to run beside
         behind = pl.col("start") >= calls.get_column("start").min()
         copies = work.filter(copying, behind, pl.col("stream").is_in(streams.implode()))
-        if calls.height < max(say.fewest_in(report), say.FEWEST) or copies.is_empty():
+        if copies.is_empty():
             continue
         # kernels, and copies of either direction, run one after the other at best
         way = pl.when(pl.col("kind") == "memcpy").then(pl.col("detail").cast(pl.String)).fill_null("")
