@@ -247,7 +247,8 @@ def passes(report: Report) -> pl.DataFrame:
 def _in_generators(report: Report) -> pl.Series:
     """Lines of generators, as passes are named by them."""
     lines = source_lines(report).select("file", "function", "line", "text").unique()
-    yields = lines.filter(pl.col("text").cast(pl.String).str.contains(r"\byield\b"))
+    code = pl.col("text").cast(pl.String).str.replace_all(r"\"[^\"]*\"|'[^']*'|#.*", "")
+    yields = lines.filter(code.str.contains(r"(?:^|[=(:;,])\s*yield\b"))
     inner = lines.join(yields, on=["file", "function"], how="semi")
     return inner.select(pl.format("{}:{}", "file", "line")).to_series()
 

@@ -244,7 +244,8 @@ def _of_full_sms(facts: Mapping[str, Any]) -> float:
 
     With fewer warps an SM does as much as with all, or as much less; between the two lies what is told.
     """
-    filled = min((facts["achieved_occupancy_share"] or 1) / (facts["occupancy_share"] or 1), 1.0)
+    achieved, most = facts["achieved_occupancy_share"], facts["occupancy_share"]
+    filled = min(achieved / most, 1.0) if achieved and most else 1.0
     return _uneven(facts) + (1 - _uneven(facts)) * (1 - filled) / 2
 
 
