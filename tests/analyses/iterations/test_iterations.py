@@ -405,13 +405,13 @@ def test_iterations_run_the_same_kernels(steps):
 CAPTURE = ROOT / "sample_reports" / "launch_bound_plain"
 
 
-def passes_of(rows, others=(), yields=None):
+def passes_of(rows, others=(), yields=None, text="yield from pool"):
     """The passes of loops (time, line) of one thread, and of another one; a line may be one of a generator."""
     threads = [2] * len(rows) + [3] * len(others)
     table = pl.DataFrame([*rows, *others], {"time_ns": pl.Int64, "line": pl.Int64}, orient="row").with_columns(
         pl.Series("thread_id", threads, pl.Int64), process_id=pl.lit(1, pl.Int64), file=pl.lit("train.py")
     )
-    texts = {"line": [yields], "file": "train.py", "function": "batches", "text": "yield from pool"}
+    texts = {"line": [yields], "file": "train.py", "function": "batches", "text": text}
     lines = pl.DataFrame(
         texts if yields else [], {"line": pl.Int64, **dict.fromkeys(("file", "function", "text"), pl.String)}
     )
@@ -451,6 +451,12 @@ def test_a_loop_in_no_more_than_half_of_the_passes_of_another_one_runs_beside_it
     rows = passes_of([*((at, 10) for at in outer), *((at, 20) for at in inner)])
     found = rows.filter(pl.col("name") == "train.py:20").select("start", "end").rows()
     assert found == list(pairwise(inner))
+
+
+@pytest.mark.parametrize("text", ['loss = f(batch["yield"])', "loss = f(x)  # yield per hectare", "crop_yield = f(x)"])
+def test_the_word_alone_makes_no_generator(text):
+    rows = sorted([*((at, 10) for at in range(10, 130, 10)), *((at, 20) for at in (11, 51, 91))])
+    assert passes_of(rows, yields=20, text=text).equals(passes_of(rows))
 
 
 @pytest.mark.parametrize(("yields", "steps"), [(20, 11), (None, 8)])

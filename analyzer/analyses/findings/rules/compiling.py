@@ -35,8 +35,8 @@ def graph_breaks(report: Report) -> Findings:
     lines = analysis.source_lines(report).with_columns(pl.col("function").cast(pl.String), **intervals.OF_EVENTS)
     broken = lines.join(resumed.select("file", function="whole").unique(), on=["file", "function"], how="semi")
     spans = pl.concat([part.select(on_host.SPAN) for part in (broken, resumed)])
-    graphs = report.kind("api").get_column("name").cast(pl.String).str.contains("GraphLaunch").any()
-    change = Mending(host=spans.select("process_id", "start", "end"), graph=bool(graphs))
+    graphs = _call_kinds.calls_that(report, lambda name: "GraphLaunch" in name, *THREAD)
+    change = Mending(host=spans.select("process_id", "start", "end"), graph=graphs.height > 0)
     most = begun.group_by("file", "at").len().sort("len", "file", "at").row(-1)
     place = f"{most[0]}:{most[1]}"
     for device in idle_spans(report):
