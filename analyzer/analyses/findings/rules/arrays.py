@@ -392,7 +392,7 @@ def called_again(report: Report) -> Findings:
     own = own.filter(~on_gpu.is_inside(own.select(*THREAD, at="start"), _in_turn(report)))
     from_host = (pl.col("detail") == "Host-to-Device") & (pl.col("size_bytes") > _CONSTANT_BYTES)
     moved = operations(report, "detail", "size_bytes").filter((pl.col("detail") == "Device-to-Host") | from_host)
-    if own.is_empty() or moved.height >= own.height / 2:
+    if own.height < _CALLS * loops or moved.height >= own.height / 2:
         return
     spans = own.select(*THREAD, start="since", end="end")
     spared = spans.filter(pl.int_range(pl.len()) % (own.height // loops) > 0)  # one call an iteration stays

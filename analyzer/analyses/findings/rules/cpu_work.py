@@ -33,14 +33,16 @@ _NO_WORK: Final = (
 #: before that one where it copied an array; alone of an array that becomes a tensor without a copy (torch.from_numpy).
 _LIFTS: Final = "aten::lift_fresh"
 _OF_LIST: Final = ("aten::to", "aten::empty")
+_FILLS: Final = r"(?:normal|uniform|random|bernoulli|exponential|geometric|cauchy|log_normal)_"
 _CREATES: Final = (
-    r"^aten::(?:full|full_like|ones|ones_like|zeros|zeros_like|arange|linspace|logspace|eye|tril_indices|triu_indices|rand"
+    rf"^aten::(?:{_FILLS}|full|full_like|ones|ones_like|zeros|zeros_like|arange|linspace|logspace|eye|tril_indices|triu_indices|rand"
     r"|randn|randint|randperm|rand_like|randn_like|hann_window|hamming_window|tensor|scalar_tensor|new_full|new_zeros"
     r"|new_ones|normal|bernoulli|cartesian_prod)$"
 )
 
 #: Those that users call with a device; of them what draws numbers, which nobody wants to be the same each time.
-_MAKES: Final = re.compile(r"aten::(?:arange|eye|linspace|ones|zeros|(?P<draws>rand(?:n|int|perm|_like|n_like)?))")
+_DRAWS: Final = rf"(?P<draws>rand(?:n|int|perm|_like|n_like)?|(?P<fills>{_FILLS}))"
+_MAKES: Final = re.compile(rf"aten::(?:arange|eye|linspace|ones|zeros|{_DRAWS})")
 
 #: Operators of models, and of signals and images, which compute rather than convert what is copied next.
 _COMPUTES: Final = (
@@ -61,6 +63,10 @@ _LONG_NS: Final = 100_000
 #: A line that makes a tensor of lists or arrays that have a name.
 _OF_A_NAME: Final = r"\btorch\.(?:as_)?tensor\(\s*[\w.]+\s*[,)]"
 
+#: The kind of runs that join tensors to what is copied next; a join of few large ones writes more bytes than this takes.
+_STACKED: Final = "data-loading: stacked"
+_JOINS: Final = pl.col("top").is_in(["aten::stack", "aten::cat"]) & (pl.col("bytes") <= pl.col("top_ns"))
+
 _OF_DATA_NS: Final = 600  # the most that the host works for a byte of what was copied to it
 
 
@@ -69,7 +75,7 @@ def cpu_work(report: Report) -> rules.Findings:
     """At most one finding per device on each kind of work of the CPU between launches."""
     named = say.in_pytorch(report) and on_host.outermost(report).height
     every = _runs(report) if named else _between_copies(report)
-    for rule in ("cpu-operators", "cpu-tensors", "large-upload"):
+    for rule in ("cpu-operators", "cpu-tensors", "large-upload", _STACKED):
         if (runs := every.filter(pl.col("kind") == rule)).is_empty():
             continue
         inside, start, within = on_host.within(report, runs), pl.col("start"), pl.col("within")
@@ -89,7 +95,8 @@ def cpu_work(report: Report) -> rules.Findings:
         by_host = "what the host does between a copy to it and one back"
         by_host = by_host if rule == "cpu-operators" else "Python and NumPy"
         figures = {"top": rules.literal(top) or by_host, "named": rules.literal(top), "moved": moved}
-        figures["maker"] = maker[0].removeprefix("aten::") if maker else "full"
+        fills = maker["fills"] if maker else None
+        figures |= {"maker": "empty" if fills else maker[0].removeprefix("aten::") if maker else "full", "fills": fills}
         yield from on_host.on_time(report, f"{rule}{kind}", inside, partial(_spared, runs=runs, rule=rule), **figures)
 
 
@@ -101,6 +108,8 @@ def _spared(report: Report, runs: pl.DataFrame, rule: str) -> Mending:
         return every.mending
     kept = pl.min_horizontal(pl.col("start") + pl.col("operators").cast(pl.Int64) * say.LAUNCH_NS, "end")
     left = on_host.within(report, runs.with_columns(start=kept)).mending
+    if rule == _STACKED:
+        return left
     if rule == "cpu-operators":
         return left._replace(gone=every.mending.gone)
     facts = facts_of(report, every.mending.gone, "dur_ns", "detail", "size_bytes", "device")
@@ -276,11 +285,14 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
     named = pl.col("named") & (pl.col("to_host_bytes").fill_null(0) < LARGE_BYTES)
     computing = downloads & (by_operators | by_others) & used & ~new & ~named & ~pl.col("makes")
     long = (pl.col("top_ns") >= _LONG_NS) & ~pl.col("created")
+    stacked = uploads & long & _JOINS
     kind = (
         pl.when(computing | (uploads & long & pl.col("top").str.contains(_COMPUTES)))
         .then(pl.lit("cpu-operators"))
         .when(widened)
         .then(pl.lit("large-upload"))
+        .when(stacked)
+        .then(pl.lit(_STACKED))
         .when(uploads & ((pl.col("created") & made) | pl.col("lifted")))
         .then(pl.lit("cpu-tensors"))
         .when(uploads & pl.col("converts") & (pl.col("bytes") >= LARGE_BYTES))
@@ -302,7 +314,7 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
         .then("after_start")
         .otherwise("first")
     )
-    end = pl.when(pl.when(computing).then(back).otherwise(uploads)).then("after_end").otherwise("last")
+    end = pl.when(pl.when(computing).then(back).otherwise(uploads & ~stacked)).then("after_end").otherwise("last")
     top = pl.when("within").then("copying").when(~of_python & (pl.col("operators") > 0)).then("top")
     kept, launches = (*THREAD, "kind", "within", "top_ns", "bytes"), pl.col("operators") + pl.col("within")
     spans = with_kind.select(*kept, operators=launches, top=top, start=start, end=end)

@@ -128,6 +128,11 @@ WIDENS = '["float", "unsigned char"]'
         # features of sound; an operator that copies its own inputs and works on them, with its kernels
         (program("aten::view", "aten::stft", "aten::add", **LARGE), "cpu-operators", ("in aten::stft",), None),
         (losses(), "cpu-tensors", ("most time in aten::full",), (1_500_000, 0, 0, 1_500_000)),
+        # numbers that are drawn into an empty tensor
+        (program("aten::empty", "aten::normal_", down=0), "cpu-tensors", ("torch.empty(…, device=x.device).n",), None),
+        # rows of a list of tensors; what is joined as fast as memory is copied is left
+        (program("aten::stack", down=0), "data-loading", ("by aten::stack",), (1_500_000, 0, 0, 1_400_000)),
+        (program("aten::stack", down=0, up=1 << 18), None, (), None),
         # what NumPy makes of what was copied is lifted, and copied back
         (program(LIFT), "cpu-operators", ("most in what the host does between a",), (2_000_000, 20, 0, 2_000_000)),
         (in_a_line("x = torch.tensor(rows, device=device)"), "cpu-tensors", OF_PYTHON, None),
