@@ -14,8 +14,8 @@ import polars.selectors as cs
 
 from kanalyze import errors, reduction, schema, tools
 
-#: The layout of a baseline; what one added to the description of a run has its default in earlier ones.
-VERSION: Final = 3
+#: The layout of a baseline; what one added to the description of a run, or to a table, is unknown in earlier ones.
+VERSION: Final = 4
 
 #: The scope of a run whose steady iterations are compared, and of one that is compared as a whole.
 STEADY: Final = "steady"
@@ -92,6 +92,7 @@ TABLES: Final = reduction.declared("digest", """
     engine: One step of a serving engine.
         kind text: Its kind.
         size int?: The power of two that holds its batch.
+        requests int?: Its requests.
         tokens int?: Its tokens.
         kv_tokens int?: Tokens whose keys and values it reads.
         ns int: Its time, with the gap before it.
@@ -239,7 +240,9 @@ def _frame(archive: zipfile.ZipFile, name: str, runs: int) -> pl.DataFrame:
     """A table of all runs, each of whose rows is of one of them."""
     if f"{name}.parquet" not in archive.namelist():
         return _STORED[name].empty()
-    frame = _STORED[name].check(pl.read_parquet(archive.read(f"{name}.parquet")))
+    table = _STORED[name]
+    rows = table.completed(pl.read_parquet(archive.read(f"{name}.parquet")))
+    frame = table.check(rows.select(*table.schema, pl.exclude(*table.schema)))
     if not frame.get_column("run").is_between(0, runs - 1).all():
         raise ValueError(f"{name} has rows of no run")
     if not frame.select(pl.all_horizontal(cs.numeric().is_between(0, _MOST).all())).item():

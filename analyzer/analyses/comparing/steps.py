@@ -1,6 +1,6 @@
 """Steps of serving engines compared by kind and size at fixed weights: another mix of requests is no difference.
 
-Steps of one kind and size are compared as of equal numbers of tokens, of decode steps of those whose keys and values
+Steps of one kind and size are compared as of equal numbers of requests and tokens, and of those whose keys and values
 they read. Of the sizes that all runs have, each counts for as much as both sides together have steps of it.
 """
 
@@ -33,6 +33,10 @@ COMPARE_STEPS: Final = schema.Table(
     no_rows="no kind and size of a serving engine's steps is in all runs",
     sides=True,
 )
+
+#: What a step's time changes with; of those that go together so closely, each is told a part.
+_NUMBERS: Final = ("tokens", "requests", "kv_tokens")
+_TOGETHER: Final = 0.05
 
 
 def compare_steps(pair: Pair) -> pl.DataFrame:
@@ -83,22 +87,45 @@ def alike(pair: Pair) -> Pair:
 def _adjusted(pair: Pair) -> pl.DataFrame:
     """The steps of all runs that have a size, with their `run`, and times as of the usual step of their kind and size.
 
-    Times change with the tokens whose keys and values a decode step reads, where they are known, and with the tokens of
-    any other step: on a line, whose slope for a kind is that within its runs (of decode steps, and sizes). Without one,
-    steps of other tokens than the usual have no time.
+    Times change with :data:`_NUMBERS` by slopes that are those within the runs of a kind (of decode steps, and sizes).
+    Steps that differ from the usual in tokens, of decode steps in those that they read, have no time where no run
+    tells what these take.
     """
-    every = pair.runs("engine").drop_nulls("size")
-    decodes, x = pl.col("kind") == DECODE, pl.col("x")
-    every = every.with_columns(x=pl.when(decodes).then("kv_tokens").otherwise("tokens").cast(pl.Float64))
-    usual = pl.when(decodes).then(x.mean().over("run", "kind", "size")).otherwise(x.mean().over("run", "kind"))
-    every = every.with_columns(within=x - usual, apart=x - x.mean().over("kind", "size"))
-    times, spread = [], pl.col("within").pow(2).sum().over("kind")
+    every = pair.runs("engine").drop_nulls("size").with_columns(pl.col(PARTS).cast(pl.Float64))
+    return pl.concat([every.clear(), *map(_as_usual, every.partition_by("kind", maintain_order=True))])
+
+
+def _as_usual(steps: pl.DataFrame) -> pl.DataFrame:
+    """The same of one kind."""
+    decodes = steps.item(0, "kind") == DECODE
+    known = [name for name in _NUMBERS if not steps.get_column(name).has_nulls()]
+    within = steps.select(pl.col(known) - pl.col(known).mean().over(["run", "size"] if decodes else ["run"]))
+    apart = steps.select(pl.col(known) - pl.col(known).mean().over("size"))
     for part in PARTS:
-        slope = (pl.col("within") * pl.col(part)).sum().over("kind") / spread
-        adjusted = pl.when(x.is_null()).then(pl.col(part)).when(spread > 0).then(pl.col(part) - slope * pl.col("apart"))
+        slopes = _slopes(within, steps.get_column(part))
+        adjusted = sum((slope * apart.get_column(name) for name, slope in slopes.items()), pl.lit(0.0))
+        steps = steps.with_columns(pl.col(part) - adjusted)
+    main = "kv_tokens" if decodes else "tokens"
+    if main in known and (within.get_column(main) == 0).all():
         # numbers of tokens that differ by less are the same
-        times.append(adjusted.when(pl.col("apart").abs() <= 0.01 * x).then(pl.col(part)).alias(part))
-    return every.with_columns(times)
+        same = apart.get_column(main).abs() <= 0.01 * steps.get_column(main)
+        steps = steps.with_columns(pl.when(same).then(pl.col(PARTS)))
+    return steps
+
+
+def _slopes(within: pl.DataFrame, times: pl.Series) -> dict[str, float]:
+    """What one more of each takes, by least squares of how far steps are from the mean; of none is it less than 0."""
+    import numpy as np  # noqa: PLC0415 - of reports with steps alone
+
+    rows = within.to_numpy() / np.maximum(np.linalg.norm(within.to_numpy(), axis=0), 1.0)
+    chosen = [at for at in range(within.width) if rows[:, at].any()]  # others are the same in all steps
+    while chosen:
+        slopes = np.linalg.lstsq(rows[:, chosen], times.to_numpy().astype(float), rcond=_TOGETHER)[0]
+        if slopes.min() >= 0:
+            lengths = np.linalg.norm(within.to_numpy()[:, chosen], axis=0)
+            return {within.columns[at]: float(slope) for at, slope in zip(chosen, slopes / lengths, strict=True)}
+        chosen.pop(int(slopes.argmin()))
+    return {}
 
 
 def _by_run(pair: Pair) -> pl.DataFrame:

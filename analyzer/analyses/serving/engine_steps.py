@@ -195,10 +195,10 @@ def sized(steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def compared_steps(report: Report, device: int | None) -> pl.DataFrame:
-    """What a comparison needs of all but the first step: kind, size, tokens, kv_tokens, ns, busy_ns (with the gap)."""
+    """What a comparison needs of all but the first step: kind, size, numbers of it, ns, busy_ns (both with the gap)."""
     steps = sized(steps_in_scope(report.narrow(device=device)).drop_nulls("gap_ns"))
     both = {"ns": pl.col("dur_ns") + pl.col("gap_ns"), "busy_ns": pl.col("busy_ns") + pl.col("gap_busy_ns")}
-    return steps.select("kind", "size", "tokens", "kv_tokens", **both)
+    return steps.select("kind", "size", "requests", "tokens", "kv_tokens", **both)
 
 
 def steps_in_scope(report: Report) -> pl.DataFrame:

@@ -44,6 +44,9 @@ TABLE: Final = schema.Table(
 _NEAR_NS: Final = 200_000
 _SEVERAL: Final = 3  # of fewer first tokens or steps one that fits tells the clock
 
+#: How long first tokens may take from a step to the client (ns), each half as long again as the one before.
+_LAGS_NS: Final = (0, *(int(250_000 * 1.5**number) for number in range(14)))
+
 #: A time that was read as seconds may be of ms, µs or ns. And a year in the last.
 _UNITS: Final = (1, 10**3, 10**6, 10**9)
 _YEAR_NS: Final = 365 * 86_400 * 10**9
@@ -119,7 +122,8 @@ def _on_report_clock(log: pl.DataFrame, steps: pl.DataFrame, report: Report) -> 
 def _shift(firsts: pl.DataFrame, ends: pl.DataFrame) -> tuple[int, int]:
     """What brings most first tokens together with ends of steps, and of how many steps.
 
-    Of none, if most of the recorded first tokens are not, or, on another clock, at one step of several, as any may be.
+    Of none, if more than a third of the recorded first tokens are not, or, on another clock, at one step of several, as any may be,
+    or if three times as many as these are recorded where the log has most in so long a time.
     """
     pairs = ends.join(firsts, how="cross").with_columns(shift=pl.col("to") - pl.col("of")).sort("shift")
     if pairs.is_empty():
@@ -131,19 +135,48 @@ def _shift(firsts: pl.DataFrame, ends: pl.DataFrame) -> tuple[int, int]:
     shift, near = (0, pairs.filter(on_same_clock)) if same else (shifts[best], pairs.slice(best, together[best]))
     during = firsts.filter((pl.col("of") + shift).is_between(ends.item(0, "to"), ends.item(-1, "to"))).n_unique()
     count, few = near.get_column("to").n_unique(), same or min(firsts.height, ends.height) < _SEVERAL
-    return shift, count if 2 * near.get_column("of").n_unique() >= during and (few or count > 1) else 0
+    times = firsts.get_column("of").unique().sort()
+    most = (times.search_sorted(times + ends.item(-1, "to") - ends.item(0, "to"), "right") - times.arg_sort()).max()
+    enough = 3 * near.get_column("of").n_unique() >= max(2 * during, int(most or 0))
+    return shift, count if enough and (few or count > 1) else 0
 
 
 def _with_begin(log: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """Adds low (the place of the first step of a request) and begin (when that began), null where nothing tells.
 
+    And lag_ns: how long first tokens take from the end of their step to the client, in the median. Of several lags
+    those count that tell most requests; where these tell different steps, none does.
+    """
+    readers = steps.with_row_index("place").filter(pl.col("reads") > 0)
+    spans = [_spans(log, readers, lag) for lag in _lags(log, readers)]
+    most = max(first.count() for first, _ in spans)
+    (first, last), *others = (one for one in spans if one[0].count() == most)
+    for other, _ in others:
+        first = first.set(first.ne_missing(other), None)
+    lags = (log.get_column("first_ns") - columns.gathered(readers.get_column("end"), last)).clip(0)
+    low = columns.gathered(readers.get_column("place"), first)
+    begin = columns.gathered(steps.get_column("start"), low)
+    return log.with_columns(low=low, begin=begin, lag_ns=pl.lit(lags.median() or 0).cast(pl.Int64))
+
+
+def _lags(log: pl.DataFrame, readers: pl.DataFrame) -> tuple[int, ...]:
+    """How long first tokens may take to the client: no time, where nine of ten come as a step of prompts ends."""
+    firsts, ends = log.get_column("first_ns").drop_nulls(), readers.get_column("end")
+    behind = firsts - columns.gathered(ends, ends.search_sorted(firsts + _NEAR_NS // 2).cast(pl.Int64) - 1)
+    at_once = (behind.abs() <= _NEAR_NS // 2).sum() >= 0.9 * len(firsts)
+    return _LAGS_NS[:1] if at_once else _LAGS_NS
+
+
+def _spans(log: pl.DataFrame, readers: pl.DataFrame, lag_ns: int) -> tuple[pl.Series, pl.Series]:
+    """Where the prompt of each request begins, null where nothing tells, and ends, if first tokens take so long.
+
     A step that reads more prompts than end in it reads a part of the next one. So each prompt has a span of steps; of
     the steps from its arrival to its first token each has to read as many prompts as spans hold it.
     """
-    starts, readers = steps.get_column("start"), steps.with_row_index("place").filter(pl.col("reads") > 0)
     number, begun = readers.get_column("context_requests").fill_null(-1), readers.get_column("start")
-    arrived, after = (begun.search_sorted(log.get_column(name)).cast(pl.Int64) for name in ("arrival_ns", "first_ns"))
-    last = (after - 1).set(log.get_column("first_ns").is_null() | (after == 0), None)  # where a prompt ends
+    firsts = log.get_column("first_ns") - lag_ns
+    arrived, after = (begun.search_sorted(at).cast(pl.Int64) for at in (log.get_column("arrival_ns"), firsts))
+    last = (after - 1).set(firsts.is_null() | (after == 0), None)  # where a prompt ends
 
     def up_to(places: pl.Series) -> pl.Series:
         """How many of them are no later than each of the readers."""
@@ -157,8 +190,7 @@ def _with_begin(log: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     wrong = pl.concat([pl.Series([0]), differs]).cum_sum()
     same = (columns.gathered(wrong, last + 1) == wrong.gather(arrived)) & (first <= last)
     same &= _holds(log.get_column("prompt_tokens"), first, last, readers.get_column("reads"))
-    low = columns.gathered(readers.get_column("place"), first.set(~same.fill_null(value=False), None))
-    return log.with_columns(low.alias("low"), columns.gathered(starts, low).alias("begin"))
+    return first.set(~same.fill_null(value=False), None), last
 
 
 def _holds(prompts: pl.Series, first: pl.Series, last: pl.Series, reads: pl.Series) -> pl.Series:
@@ -183,8 +215,11 @@ def _split(own: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """Requests with the parts of their latency and the steps that they sat in."""
     own = own.with_columns(first=pl.col("first_ns").clip("arrival_ns", "end_ns"))
     own = own.with_columns(pl.col("begin").clip("arrival_ns", "first"))
-    begin, first, end = (_covered(own.get_column(at), steps) for at in ("begin", "first", "end_ns"))
-    stalled, before = (_covered(own.get_column(at), steps.filter("alone")) for at in ("end_ns", "first"))
+    # in the engine tokens are there so long before they are at the client
+    own = own.with_columns(made=pl.max_horizontal("begin", pl.col("first") - pl.col("lag_ns")))
+    own = own.with_columns(done=pl.max_horizontal("made", pl.col("end_ns") - pl.col("lag_ns")))
+    begin, first, end = (_covered(own.get_column(at), steps) for at in ("begin", "made", "done"))
+    stalled, before = (_covered(own.get_column(at), steps.filter("alone")) for at in ("done", "made"))
     after_first = pl.col("end_ns") - pl.col("first_ns")
     parts: dict[str, pl.Expr | pl.Series] = {
         "latency_ns": pl.col("end_ns") - pl.col("arrival_ns"),
@@ -199,7 +234,7 @@ def _split(own: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
         per_token_ns=after_first / pl.when(pl.col("output_tokens") > 1).then(pl.col("output_tokens") - 1),
     )
     low = own.get_column("low").cast(pl.Int64)
-    high = steps.get_column("start").search_sorted(own.get_column("end_ns")).cast(pl.Int64)
+    high = steps.get_column("start").search_sorted(own.get_column("done")).cast(pl.Int64)
     last, longest = pl.select(pl.when(high > low.fill_null(0)).then(high - 1)).to_series(), _longest(steps, low, high)
     index, label = steps.get_column("index"), steps.get_column("label")
     return own.with_columns(

@@ -103,6 +103,20 @@ def test_steps_count_as_with_equal_tokens_read():
     assert ratio == pytest.approx(1, abs=0.005)
 
 
+@pytest.mark.parametrize("label", [{}, {"label": detailed}])
+def test_mixed_steps_count_as_with_equal_prompts_and_requests(label):
+    few, many = (
+        tuple((prompt, number) for prompt in (270, 300, 350, 420) for number in numbers)
+        for numbers in ((2, 4, 7), (9, 25, 40))
+    )
+    found = compared(side(few, sizes=(), **label), side(many, sizes=(), **label), ("base", "new"))
+    (row,) = found.table("compare_steps").filter(size=512, part="busy_ns").to_dicts()
+    assert row["ratio"] == pytest.approx(1, abs=0.005)
+    slower = compared(side(few, sizes=(), **label), side(many, sizes=(), slower=1.2, **label), ("base", "new"))
+    (row,) = slower.table("compare_steps").filter(size=512, part="busy_ns").to_dicts()
+    assert row["ratio"] == pytest.approx(1.2, abs=0.05)  # slopes are those of both sides together
+
+
 def test_runs_of_no_engine_are_compared_as_they_are():
     base, new = ([replace(one, engine=one.engine.clear()) for one in side(FEW)] for _ in range(2))
     found = compared(base, new, ("base", "new"))

@@ -63,7 +63,7 @@ _LONG_NS: Final = 100_000
 #: A line that makes a tensor of lists or arrays that have a name.
 _OF_A_NAME: Final = r"\btorch\.(?:as_)?tensor\(\s*[\w.]+\s*[,)]"
 
-#: The kind of runs that join tensors to what is copied next; a join of few large ones writes more bytes than this takes.
+#: The kind of runs that join tensors to what is copied next; few large ones take less time for each byte.
 _STACKED: Final = "data-loading: stacked"
 _JOINS: Final = pl.col("top").is_in(["aten::stack", "aten::cat"]) & (pl.col("bytes") <= pl.col("top_ns"))
 
