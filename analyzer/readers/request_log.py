@@ -43,6 +43,11 @@ _FIELDS: Final = {
 }
 
 
+_REMEDY: Final = (
+    "Give a row for each request, in CSV or JSON lines: request, arrival, first_token, end (docs/serving.md)."
+)
+
+
 def read_requests(path: str | PathLike[str]) -> pl.DataFrame:
     """The requests in a client's log: :data:`REQUEST_LOG`, by arrival.
 
@@ -57,11 +62,11 @@ def read_requests(path: str | PathLike[str]) -> pl.DataFrame:
         text = file.read_text(encoding="utf-8-sig", errors="replace")
     try:
         if text.lstrip()[:1] in ("{", "["):
-            rows = _of_json(text)
+            rows = _of_json(file, text)
         else:
             rows = pl.read_csv(io.StringIO(text), infer_schema=False).select(pl.all().str.strip_chars()).to_dicts()
     except (ValueError, TypeError, RecursionError, pl.exceptions.PolarsError) as error:
-        raise errors.DamagedReportError.at(file, "its rows", f"no log of requests ({error})") from error
+        raise errors.DamagedReportError(f"{file}: no log of requests ({error}).", _REMEDY) from error
     rows = [{re.sub(r"[\s-]+", "_", name.strip().lower()): value for name, value in row.items()} for row in rows]
     _need_first_token(file, {name for row in rows for name in row})
     frame = pl.DataFrame({name: [_first(row, names) for row in rows] for name, names in _FIELDS.items()}, strict=False)
@@ -83,7 +88,7 @@ def read_requests(path: str | PathLike[str]) -> pl.DataFrame:
     requests = requests.with_columns(pl.when(within).then("first_ns"))
     if requests.is_empty():
         why = "no request with times of arrival and end, in numbers or ISO 8601 with a zone"
-        raise errors.DamagedReportError.at(file, "its rows", why)
+        raise errors.DamagedReportError(f"{file}: {why}.", _REMEDY)
     return REQUEST_LOG.select(requests.sort("arrival_ns", maintain_order=True))
 
 
@@ -104,7 +109,7 @@ def _first(row: dict[str, Any], names: tuple[str, ...]) -> Any:  # noqa: ANN401 
     return next((row[name] for name in names if isinstance(row.get(name), int | float | str)), None)
 
 
-def _of_json(text: str) -> list[dict[str, Any]]:
+def _of_json(file: Path, text: str) -> list[dict[str, Any]]:
     """Objects of a list or of lines; those with lists are of vLLM's or SGLang's benchmark, and the last one counts."""
     try:
         parsed = json.loads(text)
@@ -116,9 +121,9 @@ def _of_json(text: str) -> list[dict[str, Any]]:
         return rows
     lists = {name: runs[-1].get(name) or [] for name in ("start_times", "ttfts", "itls", "input_lens", "output_lens")}
     if not lists["start_times"]:
-        raise ValueError(
-            "of each request it says how long it took and when its tokens came after that, but not when it was sent: "
-            "no start_times; `vllm bench serve --save-detailed` writes them, of any server with OpenAI's API"
+        raise errors.DamagedReportError(
+            f"{file}: no start_times: of each request it says how long it took, but not when it was sent.",
+            "`vllm bench serve --save-result --save-detailed` writes them, of any server with OpenAI's API.",
         )
     lists = {"request": range(1, len(lists["ttfts"]) + 1), **lists}
     names = ("request", "arrival", "ttft", "latency", "input_len", "output_len")

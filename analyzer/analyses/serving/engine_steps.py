@@ -148,8 +148,8 @@ BY_GRAPH: Final = Table(
         mean_requests float: Requests of a step, in the mean.
         least_requests int: Fewest.
         most_requests int: Most.
-        dur_ns int: Time in these steps.
-        median_ns float: The median step.
+        dur_ns int: Time in these steps, as far as it is recorded.
+        median_ns float: The median step, as far.
         per_request_ns float?: What a request more takes, by the medians at this size and at the one below.
         lost_ns int?: By that the time that padding took; null at the least size, of which nothing tells.
     """),
@@ -251,9 +251,10 @@ def _summed(report: Report, steps: pl.DataFrame, keys: Sequence[str] = ()) -> pl
 
 
 def _ledgers(pieces: pl.DataFrame) -> pl.DataFrame:
-    """Sums of :data:`_PIECE` by device and step: buckets, ns, dur_ns, gap_ns, busy_ns and gap_busy_ns."""
+    """Sums of :data:`_PIECE` by device and step: buckets, ns, and parts of steps and gaps; unseen_ns is no gap's."""
     ns, gap, busy = pl.col("ns"), pl.col("gap"), pl.col("bucket").is_in(BUSY_BUCKETS)
     parts = {"dur_ns": ~gap, "gap_ns": gap, "busy_ns": busy & ~gap, "gap_busy_ns": busy & gap}
+    parts["unseen_ns"] = (pl.col("bucket") == "unknown") & ~gap
     parts |= {f"{bucket}_ns": pl.col("bucket") == bucket for bucket in statistics.BUCKETS}
     return pieces.group_by("device", "step").agg(ns.sum(), **{name: ns.filter(of).sum() for name, of in parts.items()})
 
@@ -271,9 +272,11 @@ def graph_sizes(steps: pl.DataFrame) -> pl.DataFrame:
     """Steps of one device and kind by mode and size of graph: how many, their requests and times, and lost_ns.
 
     What padding took of a step is the median time at its size less what it would take at its requests: on the line
-    between the medians at that size and at the one below. Null for the least size, of which nothing tells.
+    between the medians at that size and at the one below. Null for the least size, of which nothing tells. Times are
+    those that are recorded of steps.
     """
     rows = steps.filter(pl.col("device").is_not_null() & pl.col("requests").is_not_null())
+    rows = rows.with_columns(pl.col("dur_ns") - pl.col("unseen_ns").fill_null(0))
     size = pl.when(pl.col("mode") == GRAPH).then("padded").alias("padded")
     sums = rows.group_by("device", "kind", "mode", size).agg(
         count=pl.len().cast(pl.Int64),
@@ -301,7 +304,7 @@ def timed_steps(report: Report) -> pl.DataFrame:
     steps = _with_gaps(_on_devices(report, marks.with_row_index("mark"))).with_row_index("step")
     pieces = step_pieces(report, steps) if steps.height else pl.DataFrame(schema=_PIECE)
     of_gpu = pl.sum_horizontal(f"{bucket}_ns" for bucket in _OF_GPU)
-    sums = _ledgers(pieces).select("step", "busy_ns", "gap_busy_ns", "unknown_ns", gpu_ns=of_gpu)
+    sums = _ledgers(pieces).select("step", "busy_ns", "gap_busy_ns", "unknown_ns", "unseen_ns", gpu_ns=of_gpu)
     timed = steps.join(sums, on="step", how="left", maintain_order="left")
     gaps = pieces.filter("gap").with_columns(of_bucket=pl.col("ns").sum().over("step", "bucket"))
     down = [True, False, True, True]

@@ -122,8 +122,8 @@ def _on_report_clock(log: pl.DataFrame, steps: pl.DataFrame, report: Report) -> 
 def _shift(firsts: pl.DataFrame, ends: pl.DataFrame) -> tuple[int, int]:
     """What brings most first tokens together with ends of steps, and of how many steps.
 
-    Of none, if more than a third of the recorded first tokens are not, or, on another clock, at one step of several, as any may be,
-    or if three times as many as these are recorded where the log has most in so long a time.
+    Of none, if more than a third of the recorded first tokens are not, or, on another clock, at one step of several, as
+    any may be, or if three times as many as these are recorded where the log has most in so long a time.
     """
     pairs = ends.join(firsts, how="cross").with_columns(shift=pl.col("to") - pl.col("of")).sort("shift")
     if pairs.is_empty():

@@ -65,7 +65,7 @@ class Engine:
                 self.log.append((str(one["number"]), one["arrival"], one["first"], end, one["prompt"], None))
 
     def frame(self, longer=0, lag=0):
-        """The log, as of a client whose prompts have so many tokens more, and that hears of each token so much later."""
+        """The log, as of a client whose prompts are so much longer, and that hears of each token so much later."""
         rows = sorted(self.log, key=lambda row: (row[1], int(row[0])))
         log = pl.DataFrame(rows, schema=REQUEST_LOG.schema, orient="row")
         return log.with_columns(pl.col("prompt_tokens") + longer, pl.col("first_ns", "end_ns") + lag)

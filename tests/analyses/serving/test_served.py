@@ -69,8 +69,8 @@ def test_shares_are_of_the_window_and_sizes_in_order():
     assert graphs.filter(kind="decode").select("mode", "padded").rows() == [
         *(("graph", 4), ("graph", 8), ("graph", 16), ("eager", None))
     ]
-    columns = ("device", "kind", "mode", "padded", "requests", "dur_ns")
-    rows = [(0, "decode", "graph", 4, 4, ns) for ns in (10, 10, 100)] + [(0, "decode", "graph", 8, 8, 30)]
+    columns = ("device", "kind", "mode", "padded", "requests", "dur_ns", "unseen_ns")
+    rows = [(0, "decode", "graph", 4, 4, ns, None) for ns in (10, 10, 100)] + [(0, "decode", "graph", 8, 8, 70, 40)]
     assert graph_sizes(pl.DataFrame(rows, columns, orient="row"))["median_ns"].to_list() == [10, 30]
 
 
