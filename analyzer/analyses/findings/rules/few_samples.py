@@ -43,7 +43,7 @@ def small_batches(report: Report) -> rules.Findings:
         layers = counts.filter("layer").sort("len", "token")
         # most time of kernels is in those of fewer blocks than there are SMs, and layers leave room, too
         empty = statistics.total(line.filter(pl.col("part") < 1), "exclusive_ns") >= 0.5 * ran
-        if 2 * ran > high - low or layers.is_empty() or not (empty and hurries):
+        if 2 * ran > high - low or layers.is_empty() or not hurries:
             continue
         names = counts.get_column("name").cast(pl.String)
         updates = names.filter(names.str.contains(on_host.UPDATES))
@@ -52,6 +52,8 @@ def small_batches(report: Report) -> rules.Findings:
         trains = updates.len() > 0 if certain else not updates.str.contains("dgrad|bprop").all()
         anchor, fewest = layers.select("token", "len").row(0)
         several = _are_samples(report, fewest, line.height, trains=trains)
+        if not (empty or several):
+            continue
         # of few layers, they may be steps of time
         deep = statistics.total(layers, "len") >= _PASSES * fewest
         several = several or (deep and not trains and _of_parts(report, fewest, line.height))
@@ -87,7 +89,7 @@ def _are_samples(report: Report, passes: int, launches: int, *, trains: bool) ->
     """Whether a layer that runs in so many `passes`, several an iteration, is given samples of a batch in each."""
     return _several(report, passes) and (
         _takes_samples(report, passes / launches)
-        or _splits(report, passes, joins=not trains)
+        or _splits(report, passes, launches, joins=not trains)
         or (trains and _accumulates(report))
     )
 
@@ -140,17 +142,20 @@ def _of_parts(report: Report, passes: int, launches: int) -> bool:
 
 def _takes_choices(report: Report, passes: float) -> bool:
     """Whether operators are given integers, as what is chosen is, in half as many launches as `passes` have or more."""
-    line = on_host.working(report)
+    # which conversions of a result are given, too, and numbers of the program that tensors are multiplied by
+    others = pl.col("name").str.contains("^aten::(?:to|_to_copy|copy_|add|sub|mul|div)_?$")
+    line = on_host.working(report).filter(~others)
     types = line.get_column("input_types").cast(pl.String)
     given = types.str.contains(r'"(?:long|int|bool)').fill_null(value=True).sum()
     return 2 * given >= passes * statistics.total(line, "launches")
 
 
-def _splits(report: Report, passes: int, *, joins: bool) -> bool:
+def _splits(report: Report, passes: int, launches: int, *, joins: bool) -> bool:
     """If the trace splits a tensor once for several of so many passes, and `joins` results, or each has backward."""
-    counts = on_host.outermost(report).get_column("name").value_counts(name="count")
-    fewest = say.per_iteration(report).iterations or 1
-    once = counts.filter(pl.col("count").is_between(fewest, passes // (_PASSES // 2)))
+    line = on_host.outermost(report)
+    counts, traced = line.get_column("name").value_counts(name="count"), statistics.total(line, "launches") / launches
+    fewest = max(_MOST * traced * (say.per_iteration(report).iterations or 1), 1)
+    once = counts.filter(pl.col("count").is_between(fewest, traced * passes / (_MOST * _PASSES // 2)))
     if not joins:
         many = int(counts.filter(pl.col("name") == on_host.BEGINS_BACKWARD).get_column("count").sum())
         once = once.filter(pl.col("count") * (_PASSES // 2) <= many)

@@ -608,8 +608,9 @@ def gradients(added):
 UPDATES = [nvtx("Optimizer.step#AdamW.step", at + 980_000, at + 981_000) for at in range(4 * PASS, 20 * PASS, 5 * PASS)]
 SLICES = (("embedding", 0, 8000), ("linear", 190_000, 8000), ("slice", 960_000, 10))
 SPLIT = (("split", 10, 10), ("cat", 970_000, 10))
-FIRST, BACKWARD = host("op", "aten::linear", 100, 8000), inside(("ones_like", 900_000, 10))
-SPLITS = [FIRST, *inside(*SPLIT[:1], every=5)]
+FIRST = inside(*(("linear", place * 190_000, 8000) for place in range(1, 5)))
+BACKWARD = inside(("ones_like", 900_000, 10))
+SPLITS = [*FIRST, *inside(*SPLIT[:1], every=5)]
 NODES = [host("op", f"{NODE}: LossBackward0", at + 900_020, at + 900_030, thread=2) for at in range(0, 20 * PASS, PASS)]
 ADDS = [*inside(("ones_like", 900_000, 10)), *NODES, *gradients(added=16)]
 INNER = inside(("empty_like", 900_002, 5))
@@ -634,18 +635,18 @@ DRAWN_BACK = (*NORM_BACK, "void at::native::distribution_elementwise_grid_stride
         ({"each": 5, "more": inside(*SLICES)}, [False]),
         ({"each": 5, "more": inside(("stack", 0, 8000), *SLICES[1:])}, [False]),  # put in order for the first layer
         ({"each": 5, "more": inside(("cat", 0, 8000), *SLICES[1:])}, []),  # with what the layers before made
-        ({"each": 5, "more": [FIRST, *inside(*SPLIT, every=5)]}, [False]),
-        ({"each": 5, "more": [FIRST, *inside(*SPLIT)]}, []),  # layers do that, too
+        ({"each": 5, "more": [*FIRST, *inside(*SPLIT, every=5)]}, [False]),
+        ({"each": 5, "more": [*FIRST, *inside(*SPLIT)]}, []),  # layers do that, too
         # samples that are trained on one by one are split and not joined
         ({"each": 5, "more": [*SPLITS, *BACKWARD], "last": NORM_BACK}, [False]),
         # gradients of passes are added up, and there is an update for several of them
-        ({"each": 5, "more": [FIRST, *ADDS, *UPDATES], "last": NORM_BACK}, [False]),
+        ({"each": 5, "more": [*FIRST, *ADDS, *UPDATES], "last": NORM_BACK}, [False]),
         # of noise, with an operator in the one that begins backward
-        ({"each": 5, "more": [FIRST, *ADDS, *INNER, *UPDATES], "last": DRAWN_BACK}, [False]),
+        ({"each": 5, "more": [*FIRST, *ADDS, *INNER, *UPDATES], "last": DRAWN_BACK}, [False]),
         # masks
-        ({"each": 5, "more": [FIRST, *BACKWARD, *NODES[4::5], *gradients(added=16), *UPDATES], "last": NORM_BACK}, []),
-        ({"each": 5, "more": [FIRST, *ADDS, *UPDATES * 2], "last": NORM_BACK}, []),
-        ({"each": 5, "more": [FIRST, *BACKWARD, *gradients(added=11), *UPDATES], "last": NORM_BACK}, []),
+        ({"each": 5, "more": [*FIRST, *BACKWARD, *NODES[4::5], *gradients(added=16), *UPDATES], "last": NORM_BACK}, []),
+        ({"each": 5, "more": [*FIRST, *ADDS, *UPDATES * 2], "last": NORM_BACK}, []),
+        ({"each": 5, "more": [*FIRST, *BACKWARD, *gradients(added=11), *UPDATES], "last": NORM_BACK}, []),
         ({"each": 5, "more": SPLITS, "last": NORM_BACK}, []),  # one backward of all passes: steps of time
         ({"each": 5, "more": [*SPLITS, *BACKWARD]}, []),  # what is only run is joined again
     ],
