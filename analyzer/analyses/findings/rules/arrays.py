@@ -33,10 +33,13 @@ _STREAM: Final = ("device", "process_id", "stream")  # what follows each other i
 # Loops of the host around small kernels: a launch for each row where one could have a grid over all, or one array.
 
 #: The fewest turns in a row; the most kernels of a turn, and the most blocks of each, of the program's own kernels and
-#: of array libraries, whose operations are kernels. A time step of a simulation has more of both, and cannot be one.
+#: of array libraries, whose operations are kernels. A time step of a simulation has more of both, and cannot be one; of
+#: arrays it has no copy to a row of a result, as loops over rows have. Most kernels have the name of such a library.
 _TURNS: Final = 32
 _OWN: Final = (2, 4)
 _OF_ARRAYS: Final = 16
+_WITH_COPY: Final = 32
+_BY_LIBRARY: Final = 0.8
 
 #: Where the turns are as many as another kernel's grid has blocks along an axis, which no power of two tells, they are
 #: items of its data: then a turn may have so many kernels, which fill so much of the GPU at most.
@@ -113,7 +116,7 @@ def _loops(report: Report) -> pl.DataFrame:
     copy = (_WITHIN | little).fill_null(value=False) if arrays else pl.lit(value=False)
     kernel = ((pl.col("kind") == "kernel") & alone) | copy
     rest = line = on_gpu.by_stream(work.select(*_OF_LOOPS, kernel=kernel))
-    periods = range(1, (_OF_ARRAYS if arrays else _OF_ITEMS) + 1)
+    periods = range(1, (_WITH_COPY if arrays else _OF_ITEMS) + 1)
     for period, keys in (*((period, alike) for period in periods), (1, ("name",))):
         in_a_row = _of_period(rest, period, keys)
         if in_a_row.is_empty():
@@ -148,10 +151,11 @@ def _is_loop(report: Report, line: pl.DataFrame, own: pl.DataFrame) -> bool:
     others = [_of_library(report, name) for name in names]
     if not others or _call_kinds.world(report) == _call_kinds.JAX or (say.in_pytorch(report) and all(others)):
         return False
-    arrays = all(others) and _call_kinds.world(report) in _ARRAYS
+    arrays = sum(others) >= _BY_LIBRARY * len(others) and _call_kinds.world(report) in _ARRAYS
     most = pl.col("sms") - 1 if arrays else pl.min_horizontal(_OWN[1], pl.col("sms") - 1)
     small = own.select((pl.col("blocks") <= most).all()).item()
-    few = int(own.item(0, "period")) <= _OWN[0] or arrays
+    longest = _WITH_COPY if own.select((pl.col("kind") == "memcpy").any()).item() else _OF_ARRAYS
+    few = int(own.item(0, "period")) <= (longest if arrays else _OWN[0])
     if small and few:
         return _runs_ahead(report, own)
     # small kernels in as many turns as another kernel's grid has blocks on an axis

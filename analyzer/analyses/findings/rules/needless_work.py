@@ -14,7 +14,7 @@ from kanalyze.analyses.findings.on_gpu import FAMILY, LIBRARY, OPERATION, RESULT
 from kanalyze.analyses.findings.on_host import elements, sides
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
 from kanalyze.analyses.host._call_kinds import JAX, PYTORCH
-from kanalyze.analyses.idle.code import place_at, placed_with_text
+from kanalyze.analyses.idle.code import line_that_reads, place_at, placed_with_text
 from kanalyze.analyses.operators.fusion import broadcast
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import named_ranges
@@ -527,7 +527,8 @@ _WORTH_SORTING: Final = 0.9  # rows of like lengths in a batch leave so much of 
 @Rule
 def padded_batches(report: Report) -> Findings:
     """One finding per device on operators of batches of tokens whose rows are filled up to a width, as it was given."""
-    batches = next((run.batches for run in report.bare().marked if run.batches.filled), Batches())
+    seen = next((run.batches for run in report.bare().marked if run.batches.filled), Batches())
+    batches = seen if seen.filled else _put_together(report)
     # positions as given, as wide as the longest row, with rows of like lengths in each batch, and filled
     numbers = [len(rows) for _, rows in batches.filled]
     lengths = sorted((length for _, rows in batches.filled for length in rows), reverse=True)
@@ -541,9 +542,10 @@ def padded_batches(report: Report) -> Findings:
     # a tokenizer that fills up to a fixed length is mended first
     fixed, varied = longest_each <= _WORTH_SORTING * given, alike <= _WORTH_SORTING * longest_each
     left = (longest_each if fixed else alike) / given
-    for work in on_host.works_within(report, _of_batches(on_host.working(report), batches)):
+    own = _of_batches(on_host.working(report), batches, tokens=bool(seen.filled))
+    for work in on_host.works_within(report, own):
         yield work.finding(
-            "padding",
+            "padding" if seen.filled else "padding: put together",
             left=left,
             at_stake_ns=int(work.ns * (1 - left)),
             where=literal(batches.line),
@@ -556,9 +558,18 @@ def padded_batches(report: Report) -> Findings:
         )
 
 
-def _of_batches(every: pl.DataFrame, batches: Batches) -> pl.DataFrame:
-    """The operators that take rows and positions of batches, where embeddings of these are looked up: SPAN."""
+def _put_together(report: Report) -> Batches:
+    """The batches that pad_sequence makes of tensors of several lengths."""
+    joins = on_host.each_input(on_host.outermost(report).filter(name="aten::pad_sequence"))
+    lengths = joins.group_by("row", maintain_order=True).agg(pl.col("sides").list.first().cast(pl.Int64))["sides"]
+    filled = ((max(each), tuple(each)) for each in lengths.to_list())
+    return Batches(line_that_reads(report, r"\bpad_sequence\(", 1), tuple(filled))
+
+
+def _of_batches(every: pl.DataFrame, batches: Batches, *, tokens: bool) -> pl.DataFrame:
+    """The operators that take rows and positions of batches, of `tokens` where embeddings look these up: SPAN."""
     sizes = {(len(rows), width) for width, rows in batches.filled}
+    sizes |= set() if tokens else {(width, rows) for rows, width in sizes}  # pad_sequence has positions first as well
 
     def takes(shapes: str) -> str | None:
         """Which sizes of batches inputs have: as they are, by heads, or as one side."""
@@ -575,4 +586,4 @@ def _of_batches(every: pl.DataFrame, batches: Batches) -> pl.DataFrame:
     # whose first two sides may be images and channels
     of_images = name.str.contains("conv|batch_norm|instance_norm|group_norm|pool|upsample|interpolate")
     own = own.drop_nulls("kind").filter(~of_images)
-    return own.filter((whole & (name == "aten::embedding")).any()).select(on_host.SPAN)
+    return own.filter((whole & (name == "aten::embedding")).any() | (not tokens)).select(on_host.SPAN)

@@ -320,6 +320,14 @@ def test_padding_of_batches_that_a_run_without_a_profiler_saw(batches, others, s
     assert_told(padded_batches(bare[1]), [])  # of no tokens
 
 
+@pytest.mark.parametrize(("other", "spared"), [(16, 1 - 736 / 1120), (48, 0)])
+def test_padding_of_batches_that_pad_sequence_puts_together(other, spared):
+    joins = [("aten::pad_sequence", f"[[[{width}, 9], [{other}, 9]], [], []]", 1000) for width in (64, 48)]
+    of = of_shapes(*joins, ("aten::linear", "[[2, 64, 9], [9, 9]]", 50_000))
+    told = padded_batches(of)
+    assert_told(told, [int(5 * 50_000 * spared)] * bool(spared), *["With samples sorted by length"] * bool(spared))
+
+
 @pytest.mark.parametrize(
     ("part", "given", "sizes", "left", "words"),
     [

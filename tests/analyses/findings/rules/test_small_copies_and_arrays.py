@@ -166,6 +166,16 @@ def test_little_that_an_operation_on_arrays_is_given_is_of_its_turn(size, told):
     assert len(list(host_grid_loop(report(turns, limits=LIMITS)))) == told
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("others", "copies", "told"), [(1, 1, 1), (1, 0, 0), (8, 1, 0)])
+def test_long_turns_of_arrays_are_rows_where_each_is_copied_into_a_result(others, copies, told):
+    names = [*(f"cupy_add__{number}" for number in range(20)), *(f"_exists_nan_{number}" for number in range(others))]
+    turn = [kernel(1000 * at + 600, 1000 * at + 900, name=name) for at, name in enumerate(names)]
+    turn += [memcpy(29_600, 29_900, direction="Device-to-Device", size_bytes=1 << 13)] * copies
+    events = [event for one in turn for event in launched(one.start - 500, one.start - 200, one)]
+    assert len(host_grid_loop(report(again(range(0, 40 * 30_000, 30_000), *events), limits=LIMITS))) == told
+
+
 @pytest.mark.parametrize(
     "of",
     [
