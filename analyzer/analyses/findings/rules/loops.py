@@ -1,4 +1,4 @@
-"""Loops of Python over cells, slices, values or parameters."""
+"""Loops of Python over cells, slices, values or parameters, and recurrent layers in loops over what they made."""
 
 import operator
 from bisect import bisect_left
@@ -12,6 +12,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import on_gpu, on_host, rules, say
+from kanalyze.analyses.host._call_kinds import PYTORCH
 from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared import analysis
@@ -451,3 +452,45 @@ def _with_backward(every: pl.DataFrame, loops: pl.DataFrame) -> pl.DataFrame:
     # where backward goes through them, passes do more than compute what is read
     trained = spans.filter(pl.col("rule").str.starts_with("blocking-read")).select("rule", "operators")
     return pl.concat([loops, spans.select(_LOOP)]).join(trained, on=trained.columns, how="anti", maintain_order="left")
+
+
+# Recurrent layers that go through a sequence again whenever it has become longer.
+
+#: The most that is new of a sequence, the calls between which it may stay as long (as of several layers), and the
+#: launches of a call for what is new.
+_NEW: Final = 1 / 16
+_LAYERS: Final = 4
+_LAUNCHES: Final = 20
+
+
+@rules.Rule.of(PYTORCH)
+def recurrent_history(report: Report) -> rules.Findings:
+    """At most one finding per device on calls of recurrent layers with what the call before had, and a little more."""
+    line = on_host.outermost(report).filter(pl.col("name").str.contains(r"^aten::(?:gru|lstm|rnn_\w+)$"))
+    if line.is_empty() or on_host.runs_backward(report):
+        return
+    # which of the first two sides is time, a layer's option says
+    sides, alike = ("first", "second"), (*THREAD, "name", "width")
+    named = {name: on_host.side(0, at).cast(pl.Int64) for at, name in enumerate((*sides, "width"))}
+    calls = line.sort(*THREAD, "start").with_columns(**named)
+    more = [pl.col(side).diff().over(alike) for side in sides]
+    longer = [pl.when(one > 0, other == 0) for one, other in (more, more[::-1])]
+    grown = {"more": more, "length": sides}
+    calls = calls.with_columns(
+        pl.coalesce(when.then(one) for when, one in zip(longer, each, strict=True)).alias(name)
+        for name, each in grown.items()
+    )
+    same = pl.all_horizontal(one == 0 for one in more)
+    # of several layers each is given what the first was
+    calls = calls.with_columns(
+        pl.when(same).then(pl.col(name).forward_fill(limit=_LAYERS).over(alike)).otherwise(name).alias(name)
+        for name in grown
+    )
+    steadily = pl.any_horizontal(pl.col("more") == pl.col("more").shift(by).over(alike) for by in (1, -1))
+    again = calls.filter(pl.col("more") <= _NEW * pl.col("length"), steadily)
+    took = (pl.col("end") - pl.col("start")) * pl.col("more") / pl.col("length")
+    left = pl.max_horizontal(took.cast(pl.Int64), _LAUNCHES * say.LAUNCH_NS)
+    spans = again.with_columns(pl.col("start") + left).filter(pl.col("start") < pl.col("end"))
+    if spans.height >= _PASSES:
+        longest = again.get_column("length").max()
+        yield from on_host.on_time(report, "no-kv-cache: recurrent", on_host.within(report, spans), longest=longest)

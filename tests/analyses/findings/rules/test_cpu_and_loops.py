@@ -6,13 +6,13 @@ import pytest
 
 from kanalyze.analyses.findings.rules.cpu_work import anomaly_detection, cpu_work
 from kanalyze.analyses.findings.rules.few_samples import small_batches
-from kanalyze.analyses.findings.rules.loops import python_loops
+from kanalyze.analyses.findings.rules.loops import python_loops, recurrent_history
 from kanalyze.analyses.findings.rules.slower_kernels import scattered_weights
 from kanalyze.analyses.operators._host_tree import NODE
 from kanalyze.window import Window
 from support.build import HOPPER, LAUNCH, again, call, host, in_line, kernel, launched, memcpy, memset, nvtx, report
 from support.measures import assert_told, measures
-from support.steps import in_steps
+from support.steps import alike, in_steps, shaped
 
 COPY = "cudaMemcpyAsync_v3020"
 STEP = 1_000_000
@@ -719,3 +719,34 @@ def test_weights_that_each_call_of_a_recurrent_network_copies():
     assert measures(one, of)[1] == 40  # copies that are gone; the networks' own kernels stay
     assert list(scattered_weights(recurrent(3))) == []
     assert list(scattered_weights(recurrent(5, inner="aten::_cudnn_rnn"))) == []  # autocast's
+
+
+def grown(*lengths, name="gru", batch_first=True, layers=1, node=()):
+    """Calls of recurrent layers of 1 ms with sequences of such lengths, each of which launches a kernel of 0.5 ms."""
+    step = list(node)
+    for place, length in enumerate(length for length in lengths for _ in range(layers)):
+        at, sides = place * STEP, f"4, {length}" if batch_first else f"{length}, 4"
+        step.append(shaped(f"aten::{name}", at, at + 900_000, f"[[{sides}, 8], [1, 4, 8]]"))
+        step += launched(at + 1000, at + 9000, kernel(at + 20_000, at + 520_000))
+    return alike(*step, step_ns=len(lengths) * layers * STEP)
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize(
+    ("of", "told"),
+    [
+        (grown(40, 41, 42, 43, 44), True),
+        (grown(40, 41, 42, 43, 44, batch_first=False, name="lstm"), True),
+        (grown(40, 41, 42, 43, 44, layers=2), True),
+        (grown(96, 102, 108, 114, name="rnn_tanh"), True),
+        (grown(40, 40, 40, 40), False),
+        (grown(4, 5, 6, 7, 8), False),  # the new part is large
+        (grown(40, 43, 44, 46, 47), False),  # samples of any length
+        (grown(40, 41, 42, 43, 44, name="linear"), False),
+        (grown(40, 41, 42, 43, 44, node=[host("op", f"{NODE}: GruBackward0", 0, 10, thread=2)]), False),
+    ],
+)
+def test_a_recurrent_layer_goes_through_what_it_went_through_again(of, told):
+    findings = recurrent_history(of)
+    assert_told(findings, [one.at_stake_ns for one in findings], *["and a sequence that is a"] * told)
+    assert [one.rule for one in findings] == ["no-kv-cache"] * told
