@@ -36,6 +36,7 @@ def weight_norm(norms: on_gpu.Work) -> Finding | None:
 #: What divides rows by their lengths, and what may make a tensor of as many rows right before.
 _NORMALIZES: Final = r"^aten::(?:linalg_vector_norm|norm|clamp_min|div)_?$"
 _MAKES: Final = r"^aten::(?:index|index_select|embedding|gather|cat|stack|to|copy_|rand\w*|normal_|uniform_)$"
+_TAKES_ROWS: Final = r"^aten::(?:index|index_select|embedding)$"
 
 
 @Rule
@@ -50,9 +51,10 @@ def normalized_tables(report: Report) -> Findings:
         made=pl.col("name").shift(1).over(THREAD).str.contains(_MAKES).fill_null(value=False),
         other=pl.max_horizontal(side(1, -1), side(1, -2)),
     )
-    # tables of as many rows as a side of products with few, and of which nothing else reads a tensor
+    # tables of as many rows as a side of products with few, and of which nothing else reads a tensor but for a few rows
     few = pl.col("name").str.contains(on_host.MULTIPLIES) & (8 * side(0, -2) <= pl.col("other"))
-    others = (~pl.col("normalizes") | pl.col("made")) & (sides(pl.col("input_shapes")).list.len() > 1)
+    takes_rows = pl.col("name").str.contains(_TAKES_ROWS)
+    others = ((~pl.col("normalizes") & ~takes_rows) | pl.col("made")) & (sides(pl.col("input_shapes")).list.len() > 1)
     taller, read = (marked.filter(chosen).get_column(name) for chosen, name in ((few, "other"), (others, "height")))
     height = pl.col("height")
     tables = marked.filter("normalizes", height.is_in(taller.implode()), ~height.is_in(read.implode()))

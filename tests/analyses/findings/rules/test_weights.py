@@ -21,6 +21,7 @@ NEAREST = ("aten::matmul", "[[16, 64], [64, 9000]]", 20_000)
     [
         ((NORM, DIVIDED, NEAREST), 5 * 80_000),
         ((NORM, DIVIDED, ("aten::linear", "[[16, 64], [9000, 64], []]", 20_000)), 5 * 80_000),
+        ((NORM, DIVIDED, ("aten::index", "[[9000, 64], [16, 9]]", 9000), NEAREST), 5 * 80_000),  # rows that are near
         ((("aten::mm", "[[9000, 8], [8, 64]]", 9000), NORM, DIVIDED, NEAREST), 0),  # made in the pass
         ((("aten::embedding", "[[99, 64], [9]]", 9000), NORM, DIVIDED, NEAREST), 0),  # maybe of 9,000 rows
         ((NORM, DIVIDED, ("aten::matmul", "[[9000, 64], [64, 9000]]", 20_000)), 0),  # all pairs
