@@ -60,7 +60,7 @@ def served(report: Report, device: int | None = None) -> Served | None:
     layers = steady_part_by_launches(report) if steps.height == 1 else None
     sentence = _sentence(steps, kinds, idle)
     if layers is not None:
-        sentence += f" In it launches repeat {layers.number} times, {time(layers.ns / layers.number)} each."
+        sentence += f" In it launches repeat at least {layers.number} times, {time(layers.ns / layers.number)} each."
     whole = max(total(kinds, "ns"), total(steps, "dur_ns"))  # of a window that cuts steps these in full
     first = _first_to_do(steps.filter(kind=DECODE), idle, graphs, int(whole))
     remark = ". ".join(filter(None, (first, in_words(laws(report.narrow(device=device))))))

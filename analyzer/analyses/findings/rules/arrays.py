@@ -537,6 +537,9 @@ def no_donation(report: Report) -> Findings:
         yield say.told(report, "no-donation", device, claims, stake, shortens=True, mending=change, **figures)
 
 
+_WORKS_NS: Final = 1_000_000  # to read a short array takes less, and to launch what comes next
+
+
 @Rule.of(_call_kinds.JAX)
 def numbers_read(report: Report) -> Findings:
     """At most one finding per device on numbers of JAX that the host reads: it waits for each in no call of CUDA."""
@@ -548,8 +551,14 @@ def numbers_read(report: Report) -> Findings:
     if own.height < say.fewest_in(report):
         return
     change = on_gpu.without(own)._replace(host=own.select("process_id", "start", "end"))
+    # short arrays that the host works on for longer, before it launches anything
+    took = pl.col("end") - pl.col("start")
+    works = (pl.col("size_bytes") > _CONSTANT_BYTES) & (took > _WORKS_NS)
+    name = (
+        "cpu-operators: JAX" if own.select(2 * took.filter(works).sum() > took.sum()).item() else "blocking-read: JAX"
+    )
     for device, idle in _idle_in(report, own).items():
-        yield say.told(report, "blocking-read: JAX", device, idle, mending=change, numbers=own.height)
+        yield say.told(report, name, device, idle, mending=change, numbers=own.height)
 
 
 @Rule.of(_call_kinds.JAX)

@@ -344,6 +344,17 @@ def test_a_compiled_function_that_a_loop_calls(events, loops, told):
     assert [one.change(of).host.height for one in findings] == [28] * told
 
 
+@pytest.mark.parametrize(
+    ("size", "step_ns", "rule"),
+    [(4, 4_000_000, "blocking-read"), (4096, 100_000, "blocking-read"), (4096, 4_000_000, "cpu-operators")],
+)
+def test_arrays_that_the_host_reads_are_worked_on_there_where_it_takes_long(size, step_ns, rule):
+    read = memcpy(32_000, 34_000, direction="Device-to-Host", size_bytes=size)
+    step = [*module(0, "jit_step", "loop_add_fusion"), *launched(30_000, 31_000, read, "cuMemcpyDtoHAsync")]
+    (finding,) = arrays.numbers_read(report(again(range(0, 6 * step_ns, step_ns), *step)))
+    assert finding.rule == rule
+
+
 def test_numbers_that_the_host_reads_one_by_one():
     """The GPU idles from each copy's launch until the next one; the copy after the last launch ends no wait."""
     read = memcpy(32_000, 34_000, direction="Device-to-Host", size_bytes=4)
