@@ -112,6 +112,7 @@ _NEEDS: Final[dict[str, Callable[[Report], bool]]] = {
         ("needless_kernels", "needless_products", "slower_kernels", "unfused", "weights", "windows"),
         lambda report: any(one.launches(LIBRARY != "") for one in kernel_sums(report)) or _recorded(report),
     ),
+    "jax_programs": lambda report: world(report) == JAX,
     "laws": lambda report: has_shapes(report) or engine_marks(report).height > 0,
 }
 

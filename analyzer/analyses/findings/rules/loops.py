@@ -475,7 +475,7 @@ def recurrent_history(report: Report) -> rules.Findings:
     calls = line.sort(*THREAD, "start").with_columns(**named)
     more = [pl.col(side).diff().over(alike) for side in sides]
     longer = [pl.when(one > 0, other == 0) for one, other in (more, more[::-1])]
-    grown = {"more": more, "length": sides}
+    grown = {"more": more, "length": [pl.col(side) for side in sides]}
     calls = calls.with_columns(
         pl.coalesce(when.then(one) for when, one in zip(longer, each, strict=True)).alias(name)
         for name, each in grown.items()

@@ -8,9 +8,9 @@ import pytest
 
 from kanalyze import intervals
 from kanalyze.analyses.findings.findings import ranked
-from kanalyze.analyses.findings.rules import arrays, compiling
-from kanalyze.analyses.findings.rules.arrays import called_in_turn, no_donation, not_jitted, recompilation
+from kanalyze.analyses.findings.rules import compiling, jax_programs
 from kanalyze.analyses.findings.rules.compiling import cold_start, recompiled_kernels, recurring_loading, tuned_again
+from kanalyze.analyses.findings.rules.jax_programs import called_in_turn, no_donation, not_jitted, recompilation
 from kanalyze.analyses.idle._attribution import host_time
 from kanalyze.window import Window
 from support.build import MS, again, call, host, in_line, kernel, launched, memcpy, nvtx, overhead, report, timeline
@@ -254,7 +254,7 @@ OTHER = [kernel(at, at + 10, name="add(int)") for at in range(0, 10_000, 1_000)]
         (no_donation, copied(1 << 26, 50_000, turns=5), [], ()),  # of a loop in the module
         (no_donation, copied(1 << 10, 50_000), [], ()),
         (no_donation, copied(1 << 20, 100), [], ()),
-        *((rule, OTHER, [], ()) for rule in (not_jitted, recompilation, no_donation, arrays.numbers_read)),
+        *((rule, OTHER, [], ()) for rule in (not_jitted, recompilation, no_donation, jax_programs.numbers_read)),
     ],
 )
 def test_programs_of_jax(rule, events, stakes, words):
@@ -274,7 +274,7 @@ def test_turns_of_a_loop_of_jax_leave_the_gpu_empty(turns, blocks, told):
             events += launched(at, at + 4000, ran)
             events.append(nvtx(f"Thunk:#name=jit(f)/while/body,hlo_op={name}#", at, at + 4500, domain="TSL"))
     of = report(events, limits={"sm_count": 100, "max_warps_per_sm": 64, "threads_per_warp": 32})
-    found = list(arrays.loops_of_jax(of))
+    found = list(jax_programs.loops_of_jax(of))
     assert [one.headline for one in found] == ["40 turns of a loop of jax.lax run one after the other"] * told
     assert [len(one.change(of).gone) for one in found] == [2 * (2 * turns - 2)] * told
     assert [one.at_stake_ns for one in found] == [2 * (20_000 * turns - 7_000)] * told
@@ -339,7 +339,7 @@ def moved(direction, size_bytes):
 def test_a_compiled_function_that_a_loop_calls(events, loops, told):
     """Two are called 16 times in two iterations, from the end of the call before; of 31 one of 15 stays."""
     of = in_steps(events, loops, 5_000_000)
-    findings = list(arrays.called_again(of))
+    findings = list(jax_programs.called_again(of))
     assert [one.headline for one in findings] == ["jit_score is called by a loop, 8 times a step"] * told
     assert [one.change(of).host.height for one in findings] == [28] * told
 
@@ -351,7 +351,7 @@ def test_a_compiled_function_that_a_loop_calls(events, loops, told):
 def test_arrays_that_the_host_reads_are_worked_on_there_where_it_takes_long(size, step_ns, rule):
     read = memcpy(32_000, 34_000, direction="Device-to-Host", size_bytes=size)
     step = [*module(0, "jit_step", "loop_add_fusion"), *launched(30_000, 31_000, read, "cuMemcpyDtoHAsync")]
-    (finding,) = arrays.numbers_read(report(again(range(0, 6 * step_ns, step_ns), *step)))
+    (finding,) = jax_programs.numbers_read(report(again(range(0, 6 * step_ns, step_ns), *step)))
     assert finding.rule == rule
 
 
@@ -360,7 +360,7 @@ def test_numbers_that_the_host_reads_one_by_one():
     read = memcpy(32_000, 34_000, direction="Device-to-Host", size_bytes=4)
     step = [*module(0, "jit_step", "loop_add_fusion"), *launched(30_000, 31_000, read, "cuMemcpyDtoHAsync")]
     of = report(again(range(0, 600_000, 100_000), *step))
-    (finding,) = arrays.numbers_read(of)
+    (finding,) = jax_programs.numbers_read(of)
     assert (finding.rule, finding.headline) == ("blocking-read", "5 values read by the host (float(x), .item())")
     assert finding.at_stake_ns == 5 * (70_000 - 2_000)
     assert len(finding.change(of).gone) == 5
@@ -382,7 +382,7 @@ def staged(thread=9, memory="Pinned", bytes_moved=40_000_000, copies=1, line=Non
 
 def test_arrays_of_the_host_that_jax_puts_into_pinned_memory_first():
     """To fill 40 MB takes 4 ms, from 0.4 ms on, when the GPU has nothing to do."""
-    (finding,) = arrays.staged_arrays(staged())
+    (finding,) = jax_programs.staged_arrays(staged())
     assert (finding.rule, finding.at_stake_ns) == ("pageable-copy", 10 * (4_100_000 + 200_000))
     assert "1 large copy a step to the GPU, 400.0 MB in all" in finding.text
     assert len(finding.change(staged()).gone) == 10
@@ -400,14 +400,14 @@ def test_arrays_of_the_host_that_jax_puts_into_pinned_memory_first():
 )
 def test_the_time_that_jax_fills_pinned_memory(copies, line, idle_ns):
     """To fill 30 MB takes a thread 3 ms; that which launches waits for all of it in a line that launches."""
-    (finding,) = arrays.staged_arrays(staged(bytes_moved=30_000_000, copies=copies, line=line))
+    (finding,) = jax_programs.staged_arrays(staged(bytes_moved=30_000_000, copies=copies, line=line))
     assert finding.at_stake_ns == 10 * (idle_ns + copies * 200_000)
 
 
 @pytest.mark.parametrize("how", [{"thread": 1}, {"memory": "Pageable"}, {"bytes_moved": 4_000}], ids=str)
 def test_copies_of_jax_that_are_not_such(how):
     """On the thread that launches; of memory that CUDA itself puts aside, which `pageable_copy` tells; small ones."""
-    assert arrays.staged_arrays(staged(**how)) == []
+    assert jax_programs.staged_arrays(staged(**how)) == []
 
 
 OF_TORCH = kernel(0, 10, name="void at::native::fill(int)")
