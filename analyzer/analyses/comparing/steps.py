@@ -12,6 +12,7 @@ import polars as pl
 from kanalyze import errors, schema
 from kanalyze.analyses.comparing._pair import DIFFERENCE, Pair, with_differences
 from kanalyze.analyses.host.engine_marks import DECODE
+from kanalyze.analyses.serving.step_laws import robust
 
 #: What is compared of a step: all of its time, with the gap before it, and the time in which the GPU ran anything.
 PARTS: Final = ("ns", "busy_ns")
@@ -34,9 +35,9 @@ COMPARE_STEPS: Final = schema.Table(
     sides=True,
 )
 
-#: What a step's time changes with; of those that go together so closely, each is told a part.
+#: What a step's time changes with, if it is so many standard errors above none.
 _NUMBERS: Final = ("tokens", "requests", "kv_tokens")
-_TOGETHER: Final = 0.05
+_SURE: Final = 3.0
 
 
 def compare_steps(pair: Pair) -> pl.DataFrame:
@@ -87,7 +88,8 @@ def alike(pair: Pair) -> Pair:
 def _adjusted(pair: Pair) -> pl.DataFrame:
     """The steps of all runs that have a size, with their `run`, and times as of the usual step of their kind and size.
 
-    Times change with :data:`_NUMBERS` by slopes that are those within the runs of a kind (of decode steps, and sizes).
+    Times change with :data:`_NUMBERS` by slopes that are those within the runs of a kind (of decode steps, and sizes),
+    as far as steps tell them.
     Steps that differ from the usual in tokens, of decode steps in those that they read, have no time where no run
     tells what these take.
     """
@@ -99,10 +101,12 @@ def _as_usual(steps: pl.DataFrame) -> pl.DataFrame:
     """The same of one kind."""
     decodes = steps.item(0, "kind") == DECODE
     known = [name for name in _NUMBERS if not steps.get_column(name).has_nulls()]
-    within = steps.select(pl.col(known) - pl.col(known).mean().over(["run", "size"] if decodes else ["run"]))
+    groups = ["run", "size"] if decodes else ["run"]
+    within = steps.select(pl.col(known) - pl.col(known).mean().over(groups))
     apart = steps.select(pl.col(known) - pl.col(known).mean().over("size"))
     for part in PARTS:
-        slopes = _slopes(within, steps.get_column(part))
+        beside = steps.select(pl.col(part) - pl.col(part).median().over(groups)).to_series()
+        slopes = _slopes(within, beside)
         adjusted = sum((slope * apart.get_column(name) for name, slope in slopes.items()), pl.lit(0.0))
         steps = steps.with_columns(pl.col(part) - adjusted)
     main = "kv_tokens" if decodes else "tokens"
@@ -113,18 +117,15 @@ def _as_usual(steps: pl.DataFrame) -> pl.DataFrame:
     return steps
 
 
-def _slopes(within: pl.DataFrame, times: pl.Series) -> dict[str, float]:
-    """What one more of each takes, by least squares of how far steps are from the mean; of none is it less than 0."""
-    import numpy as np  # noqa: PLC0415 - of reports with steps alone
-
-    rows = within.to_numpy() / np.maximum(np.linalg.norm(within.to_numpy(), axis=0), 1.0)
-    chosen = [at for at in range(within.width) if rows[:, at].any()]  # others are the same in all steps
-    while chosen:
-        slopes = np.linalg.lstsq(rows[:, chosen], times.to_numpy().astype(float), rcond=_TOGETHER)[0]
-        if slopes.min() >= 0:
-            lengths = np.linalg.norm(within.to_numpy()[:, chosen], axis=0)
-            return {within.columns[at]: float(slope) for at, slope in zip(chosen, slopes / lengths, strict=True)}
-        chosen.pop(int(slopes.argmin()))
+def _slopes(within: pl.DataFrame, apart: pl.Series) -> dict[str, float]:
+    """What one more of each takes, where steps tell it: of how far numbers and times are from the usual ones."""
+    columns = {one.name: one.to_numpy() for one in within if one.abs().max()}
+    while columns:
+        slopes, sureness = robust(apart.to_numpy(), columns)
+        least = min(columns, key=lambda name: sureness[name])
+        if sureness[least] >= _SURE:
+            return slopes
+        del columns[least]
     return {}
 
 

@@ -294,7 +294,7 @@ def _coefficients(target: Numbers, times: Numbers, columns: dict[Any, Numbers]) 
     while True:
         scaled = np.stack([column / column.max() for column in chosen.values()], axis=1)
         apart = np.linalg.matrix_rank(scaled, tol=_APART * np.sqrt(len(times))) == len(chosen)
-        coefficients, sureness = _robust(target / times, chosen)
+        coefficients, sureness = robust(target / times, chosen)
         weak = [name for name in ("kv", "n") if name in chosen and (sureness[name] < _SURE or not apart)]
         if not weak and min(coefficients.values()) < 0 and len(chosen) > 1:
             weak = [""] if "" in chosen else ["kv"]  # time goes with what is in a step, down to none
@@ -304,7 +304,7 @@ def _coefficients(target: Numbers, times: Numbers, columns: dict[Any, Numbers]) 
         chosen = chosen or {"": columns[""] / times}  # of what is in a step nothing is told
 
 
-def _robust(target: Numbers, columns: dict[Any, Numbers]) -> tuple[dict[Any, float], dict[Any, float]]:
+def robust(target: Numbers, columns: dict[Any, Numbers]) -> tuple[dict[Any, float], dict[Any, float]]:
     """Coefficients of columns, and how many standard errors each is above 0."""
     import numpy as np  # noqa: PLC0415 - of reports with steps alone
 
