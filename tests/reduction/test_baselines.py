@@ -3,6 +3,7 @@
 import io
 import json
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -11,7 +12,7 @@ import pytest
 from fuzz.damage import archive
 from kanalyze.analyses.comparing._comparison import compared
 from kanalyze.errors import BadBaselineError
-from kanalyze.reduction.baselines import VERSION, dumped, loaded
+from kanalyze.reduction.baselines import ENGINE, VERSION, dumped, loaded
 from support.command import SAMPLES, refused, run
 
 PATH = SAMPLES / "loop_base.kz"
@@ -49,6 +50,16 @@ def test_it_is_read_as_it_was_written():
     assert (len(runs), loaded(archive(members()), PATH)[0].about) == (4, runs[0].about)
     assert loaded(dumped(runs), PATH)[0].about == runs[0].about
     assert dumped(loaded(dumped(runs), PATH)) == dumped(runs)
+
+
+def test_a_column_that_an_earlier_layout_had_not_is_unknown():
+    engine = pl.DataFrame([("decode", 4, 3, 3, 90, 50, 40)], ENGINE.schema, orient="row")
+    (run, *_) = loaded(WHOLE, PATH)
+    data = dumped([replace(run, engine=engine)])
+    earlier = io.BytesIO()
+    pl.read_parquet(dict(members(data))["engine.parquet"]).drop("requests").write_parquet(earlier)
+    parts = ((name, earlier.getvalue() if name == "engine.parquet" else content) for name, content in members(data))
+    assert loaded(archive(parts), PATH)[0].engine.equals(engine.with_columns(requests=pl.lit(None, pl.Int64)))
 
 
 @pytest.mark.parametrize("place", ["central", "local"])

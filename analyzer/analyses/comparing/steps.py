@@ -89,9 +89,8 @@ def _adjusted(pair: Pair) -> pl.DataFrame:
     """The steps of all runs that have a size, with their `run`, and times as of the usual step of their kind and size.
 
     Times change with :data:`_NUMBERS` by slopes that are those within the runs of a kind (of decode steps, and sizes),
-    as far as steps tell them.
-    Steps that differ from the usual in tokens, of decode steps in those that they read, have no time where no run
-    tells what these take.
+    as far as steps tell them. Steps that differ from the usual in tokens, of decode steps in those that they read, have
+    no time where all steps of each run have as many.
     """
     every = pair.runs("engine").drop_nulls("size").with_columns(pl.col(PARTS).cast(pl.Float64))
     return pl.concat([every.clear(), *map(_as_usual, every.partition_by("kind", maintain_order=True))])
