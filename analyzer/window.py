@@ -369,7 +369,7 @@ def of_module(name: str) -> tuple[str, str] | None:
 
 #: Ranges of XLA about one operation: ``TSL:Thunk:#name=jit(step)/dot_general,hlo_op=gemm_fusion.3,…#``; and names of
 #: operators of PyTorch, and of kernels, each of which inductor calls in a range of its name.
-_OF_THUNK: Final = re.compile(r"TSL:Thunk:#(?:name=([^,#]*),)?hlo_op=([^,#]+)[^#]*#")
+_OF_THUNK: Final = re.compile(r"TSL:Thunk:#(?:name=([^#]*?),)?hlo_op=([^,#]+)[^#]*#")
 _OPERATOR: Final = re.compile(r"(?:.*[: ])?(\w+::\w+|\w+Backward\d*|triton_[a-z]{2,4}_\w+)")
 
 

@@ -56,7 +56,7 @@ _GRAPHS, _GRAPHS_ON = "torch._inductor.compile_fx.__post_grad_graphs", "post_gra
 #: it, its operators and its nodes.
 _LINE = re.compile(r"\s*# (?:File: (.+?):(\d+) in |No stacktrace)")
 _NODE = re.compile(r'\s*(\w+)(?:: "[^"]*")? = ')
-_KERNEL = re.compile(r"^# kernel path: (\S+)\n((?:#.*\n)+)", re.MULTILINE)
+_KERNEL = re.compile(r"^# kernel path: (\S+)\n((?:#.*\n)+)(?:(\w+) = )?", re.MULTILINE)
 _OPERATORS = re.compile(r"Original ATen: \[(.*?)\]")
 _OF_KERNEL = re.compile(r"^#   %(\w+) :.*= call_function", re.MULTILINE)
 
@@ -96,13 +96,17 @@ def node_lines(graph: str, root: str) -> dict[str, str]:
 
 
 def origins(code: str, lines: Mapping[str, str]) -> dict[str, dict[str, str | None]]:
-    """Columns that say what each kernel in inductor's code is of, by the name of its file, given each node's line."""
+    """Columns that say what each kernel in inductor's code is of, by the name of its file, given each node's line.
+
+    Code has such comments once for a kernel, whose other calls may be of other lines: then it has none.
+    """
     columns = {}
-    for path, comments in _KERNEL.findall(code):
+    for path, comments, name in _KERNEL.findall(code):
         match = _OPERATORS.search(comments)
         operators = [] if match is None else [name.replace(".", "::", 1) for name in match[1].split(", ") if name]
         places = (lines[node] for node in _OF_KERNEL.findall(comments) if node in lines)
-        of = {"operators": operators, "lines": dict.fromkeys(places)}
+        once = not name or len(re.findall(rf"\b{name}\.run\(", code)) <= 1
+        of = {"operators": operators, "lines": dict.fromkeys(places if once else ())}
         columns[Path(path).name] = {column: ", ".join(parts) or None for column, parts in of.items()}
     return columns
 
@@ -296,7 +300,10 @@ class OutputCode(logging.Handler):
         text = record.getMessage()
         if text.startswith(_CODE_BEGINS):
             self._code.append(f"# graph {len(self._code) + 1}\n{text[len(_CODE_BEGINS) :].rstrip()}\n\n\n")
-            self.origins.update(origins(text, self._lines))
+            for file, columns in origins(text, self._lines).items():
+                # the same code in graphs of other lines is in one file
+                others = self.origins.get(file, columns)
+                self.origins[file] = {name: of if of == others[name] else None for name, of in columns.items()}
             self._lines = {}  # code that comes from a cache has no graph before it
 
     def finish(self) -> list[Path]:

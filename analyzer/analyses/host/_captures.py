@@ -100,7 +100,7 @@ def _replayed(report: Report) -> pl.DataFrame:
     """The operations that another report of nsys ran, too, with the capture there: row, capture and sure.
 
     Graphs are the same if they launch the same operations in the same order, by name and launch shape; several such
-    ones in the order of their first launches, if both reports have as many.
+    ones in the order of their first launches, if both reports have as many, which is sure of runs of one collection.
     """
     other, alike = _beside(report) or report, ["same", "turn", "of"]
     (ran, launches), (other_ran, other_launches) = _launches(report), _launches(other)
@@ -110,12 +110,15 @@ def _replayed(report: Report) -> pl.DataFrame:
         .with_columns(turn=pl.int_range(pl.len()).over("same"), of=pl.len().over("same"))
         for frame in (launches, other_launches)
     )
-    pairs = graphs.join(others.select(*alike, other_call="call_row"), on=alike).select("graph", "other_call")
-    calls = launches.join(pairs, on="graph").select("call_row", "other_call")
+    # what runs elsewhere may launch several ones in another order
+    of_one_collection = report.meta.capture is not None and report.meta.capture == other.meta.capture
+    sure = (pl.col("of") == 1) | of_one_collection
+    pairs = graphs.join(others.select(*alike, other_call="call_row"), on=alike).select("graph", "other_call", sure=sure)
+    calls = launches.join(pairs, on="graph").select("call_row", "other_call", "sure")
     rows = ran.select("row", "call_row", "place").join(calls, on="call_row")
     matches = rows.join(other_ran.select("place", other="row", other_call="call_row"), on=["other_call", "place"])
-    rows = matches.select("row", gathered(_named(other), matches.get_column("other")).alias("capture"))
-    return rows.drop_nulls().sort("row").with_columns(sure=True)
+    capture = gathered(_named(other), matches.get_column("other")).alias("capture")
+    return matches.select("row", capture, "sure").drop_nulls().sort("row")
 
 
 @once_per_process
@@ -308,10 +311,10 @@ def captured_by_order(report: Report, source: Report) -> pl.DataFrame:
     alone = alone.with_columns(_by(source, makers))
     captured = captured.join(_run_before(source, calls, alone), on="capture", how="left")
     captured = captured.with_columns(run=pl.when(pl.col("run").is_not_null().all().over("kind")).then("run"))
-    fits = captured.join(launches.unique("graph", keep="first", maintain_order=True), on="kind", suffix="_graph")
-    if report is source:
-        fits = fits.filter((pl.col("end") <= pl.col("at")) & (pl.col("process_id") == pl.col("process_id_graph")))
-    pairs = fits.unique(["alike", "same"]).select("alike", "same", "capture", "call_row")
+    graphs = launches.unique("graph", keep="first", maintain_order=True)
+    # of captures that are alike, and of graphs that run the same, one tells for all
+    pairs = captured.unique("alike").select("alike", "kind", "capture")
+    pairs = pairs.join(graphs.unique("same").select("same", "kind", "call_row"), on="kind")
     seen = alone.select("by", "what").drop_nulls().unique()
     pairs = pairs.join(calls.select("capture", "place", "by"), on="capture")
     pairs = pairs.join(ran.select("call_row", "place", "what"), on=["call_row", "place"])
@@ -321,7 +324,11 @@ def captured_by_order(report: Report, source: Report) -> pl.DataFrame:
     judged = pairs.group_by("alike", "same").agg(
         sure.all(), differ=(known & ~sure).any(), ran=pl.col("pass").sort_by("place").str.join(",")
     )
-    fits = fits.join(judged.filter(~pl.col("differ")), on=["alike", "same"])
+    fits = (
+        judged.filter(~pl.col("differ")).join(captured, on="alike").join(graphs, on=["same", "kind"], suffix="_graph")
+    )
+    if report is source:
+        fits = fits.filter((pl.col("end") <= pl.col("at")) & (pl.col("process_id") == pl.col("process_id_graph")))
     warmed = pl.col("run").str.contains(pl.col("ran"), literal=True).fill_null(value=False)
     fits = fits.with_columns(warmed=warmed).filter(pl.col("warmed") | ~pl.col("warmed").any().over("graph"))
     lone = (pl.len().over("capture") == 1) & (pl.len().over("graph") == 1)

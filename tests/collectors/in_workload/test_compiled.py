@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from kanalyze.collectors.in_workload import compiled
-from kanalyze.collectors.in_workload.compiled import Caches, OutputCode, resources
+from kanalyze.collectors.in_workload.compiled import Caches, OutputCode, origins, resources
 from kanalyze.collectors.in_workload.hooks import when_imported
 
 INDUCTOR_FILE = f"/home/me/torchinductor_me/ab/c{'a' * 51}.py"
@@ -203,6 +203,10 @@ def test_kernels_lead_to_the_operators_and_lines_that_they_were_made_of(tmp_path
     logging.getLogger("torch._inductor.codecache.__output_code").debug("Output code: \n%s", CODE)
     nothing = {"operators": None, "lines": None}
     assert code.origins == {"c7b.py": {"operators": "aten::relu, aten::mul", "lines": "model.py:10"}, "cab.py": nothing}
+    assert code.origins == origins(CODE + "triton_poi_fused_mul_relu_0.run(buf)\n", lines)
+    # of other calls of the same code nobody knows the lines
+    again = origins(CODE + 2 * "triton_poi_fused_mul_relu_0.run(buf)\n", lines)
+    assert again["c7b.py"] == nothing | {"operators": "aten::relu, aten::mul"}
     # code from a cache has no graph before it
     logging.getLogger("torch._inductor.codecache.__output_code").debug("Output code: \n%s", CODE)
     assert code.origins["c7b.py"] == nothing | {"operators": "aten::relu, aten::mul"}
