@@ -371,9 +371,17 @@ def _captured_calls(report: Report) -> pl.DataFrame:
     kinds = names.to_frame().with_columns(makes=pl.coalesce(kind)).drop_nulls()
     calls = report.kind("api").with_row_index("call_row").join(kinds, on="name", maintain_order="left")
     calls = calls.filter(~pl.col("call_row").is_in(launching_rows(report).implode()))
-    # on any thread: autograd's capture, too
-    at = as_of(calls.select("process_id", at="start_ns"), spans.select("process_id", at="start"))
-    inside = calls.hstack(rows_at(spans.select("capture", "end"), at)).filter(pl.col("start_ns") < pl.col("end"))
+    # in the thread's own capture, else, as autograd's threads, in that of the process, if no other overlaps it
+    until, following = pl.col("end").cum_max().shift(1).over("process_id"), pl.col("start").shift(-1).over("process_id")
+    alone = spans.filter(~((pl.col("start") < until) | (following < pl.col("end"))).fill_null(value=False))
+    inside = calls.clear().with_columns(capture=pl.lit(None, pl.UInt32), end=pl.lit(None, pl.Int64))
+    for captures_of, keys in ((spans, THREAD), (alone, ("process_id",))):
+        at = as_of(calls.select(*keys, at="start_ns"), captures_of.select(*keys, at="start"))
+        within = calls.hstack(rows_at(captures_of.select("capture", "end"), at)).filter(
+            pl.col("start_ns") < pl.col("end")
+        )
+        inside = pl.concat([inside, within])
+    inside = inside.unique("call_row", keep="first", maintain_order=True)
     makers = inside.unique(["process_id", "correlation_id"], keep="first").sort("capture", "start_ns")
     placed = makers.with_columns(_by(report, makers), place=pl.int_range(pl.len()).over("capture"))
     return placed.select("capture", "process_id", "end", "place", "call_row", "by", kind="makes")

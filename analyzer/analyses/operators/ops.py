@@ -28,22 +28,22 @@ def _by_operator(report: Report, further: Callable[[Report], pl.DataFrame] | Non
 
     Operations launched by no operator have a null name.
     """
-    tree, one = _host_tree.host_tree(report), pl.lit(1, dtype=pl.Int64)
+    one, trees = pl.lit(1, dtype=pl.Int64), [_host_tree.host_tree(of) for of in (report, capture_source(report))]
     work = _work.operator_work(report).filter(pl.col("kind").is_in(_work.OPERATOR_KINDS))
     host = work.with_columns(one.alias("count"), self_cpu_ns="self_ns", cpu_ns="dur_ns")
     ran, replayed = _work.launched_work(report), _work.captured_work(report).drop_nulls("operator")
-    # of what a compiler's own operator launched, kernels tell the operators
-    shells = having(tree.rows.get_column("name"), _work.SHELL)
-    operators = _work.said_by_kernels(report, ran.get_column("name")).cast(pl.Categorical).alias("name")
-    inside = gathered(shells, ran.get_column("operator")).fill_null(value=False) & operators.is_not_null()
-    device = ran.select("operator", operators, exclusive_device_ns="exclusive_ns", operations=one)
-    shown, hidden = device.filter(~inside).drop("name"), device.filter(inside).with_columns(kind=pl.lit("op"))
-    sides = [
-        (host, tree.row_of(work.get_column("event_id"))),
-        (shown, shown.get_column("operator")),
-        (hidden.with_columns(pl.col("kind").cast(tree.rows.schema["kind"])), hidden.get_column("operator")),
-        (replayed.select(captured_device_ns="exclusive_ns", captured_operations=one), replayed.get_column("operator")),
-    ]
+    of_ran, of_replayed = (
+        [pl.col("exclusive_ns").alias(f"{side}_device_ns"), one.alias(number)]
+        for side, number in (("exclusive", "operations"), ("captured", "captured_operations"))
+    )
+    sides = [(host, trees[0].row_of(work.get_column("event_id")))]
+    for device, tree, counted in ((ran, trees[0], of_ran), (replayed, trees[1], of_replayed)):
+        # of what a compiler's own operator launched, kernels tell the operators
+        operators = _work.said_by_kernels(report, device.get_column("name")).cast(pl.Categorical).alias("name")
+        shells = gathered(having(tree.rows.get_column("name"), _work.SHELL), device.get_column("operator"))
+        inside, part = shells.fill_null(value=False) & operators.is_not_null(), device.select("operator", *counted)
+        hidden = part.filter(inside).with_columns(operators.filter(inside), kind=pl.lit("op", tree.rows.schema["kind"]))
+        sides += [(one_part, one_part.get_column("operator")) for one_part in (part.filter(~inside), hidden)]
     own, of_captures = (
         _host_tree.host_tree(of).rows.select("name", "kind").hstack([] if further is None else further(of))
         for of in (report, capture_source(report))
@@ -53,7 +53,7 @@ def _by_operator(report: Report, further: Callable[[Report], pl.DataFrame] | Non
         part.with_columns(rows_at(names.drop(part.columns, strict=False), rows.cast(pl.UInt32)))
         .group_by(names.columns)
         .agg(pl.col(name).sum() for name in _SUMMED if name in part.columns)
-        for (part, rows), names in zip(sides, (own, own, own, of_captures), strict=True)
+        for (part, rows), names in zip(sides, (own, own, own, of_captures, of_captures), strict=True)
     ]
     sums = pl.concat(parts, how="diagonal").group_by(own.columns).agg(pl.col(_SUMMED).sum())
     return sums.with_columns(pl.col("kind").cast(pl.String))
@@ -461,8 +461,9 @@ def op_kernels(report: Report) -> pl.DataFrame:
     sums = work.group_by("kernel", "kind", *keys).agg(*duration_statistics(), pl.col("exclusive_ns").sum())
     for side in sides:
         sums = sums.join(texts.rename({"path": f"{side}number", "text": f"{side}path"}), on=f"{side}number", how="left")
-    said, name = _work.said_by_kernels(report, sums.get_column("kernel")), pl.col("name").cast(pl.String)
-    inside = name.str.contains(_work.SHELL) & said.is_not_null()
-    sums = sums.with_columns(name=pl.when(inside).then(said).otherwise(name)).rename({"forward_name": "forward"})
+    said, operators = _work.said_by_kernels(report, sums.get_column("kernel")), pl.col("name", "captured_name")
+    inside = operators.cast(pl.String).str.contains(_work.SHELL) & said.is_not_null()
+    sums = sums.with_columns(pl.when(inside).then(said).otherwise(operators.cast(pl.String)).name.keep())
+    sums = sums.rename({"forward_name": "forward"})
     table = OP_KERNELS.select(sums.with_columns(share_of_total("exclusive_ns")))
     return table.sort("exclusive_ns", "total_ns", *_OF_KERNELS, descending=[True, True, *(False for _ in _OF_KERNELS)])

@@ -102,7 +102,11 @@ def captured(report: Report, by: str | None = None, **where: Unpack[Where]) -> p
         return exclusive_sums(TABLE, named, _KEYS)
     shell = pl.col("range").str.contains(_work.SHELL).fill_null(value=False)
     known = pl.when(~pl.col("nameless")).then("operator")  # what a kernel's name alone says is no place
-    places = pl.when(shell).then(pl.coalesce("operator", "range")).otherwise(pl.coalesce("range", "module", known))
+    # around what a compiler calls its code
+    outer = pl.col("path").str.split(" → ").list.eval(pl.element().filter(~pl.element().str.contains(_work.SHELL)))
+    outer = outer.list.get(-1, null_on_oob=True)
+    inside = pl.when(shell).then(pl.coalesce(outer, "module", "operator", "range"))
+    places = inside.otherwise(pl.coalesce("range", "module", known))
     placed = named.with_columns(places.alias("place"))
     alike = pl.col("place").str.replace_all(NUMBER.pattern, "#")
     one = pl.col("place").n_unique().over(alike) == 1

@@ -604,3 +604,70 @@ def test_kernels_that_the_program_marked_have_the_modules_of_their_eager_twins()
         assert table.filter(module, kernel=kernel_name)["count"].sum() == 2 * count  # six passes against three
     places = captured(kanalyze.read(GRAPHS / "marked.json.gz"), by="place")
     assert places.filter(place="layers.#.qkv")["count"].sum() == 2 * 4 * 6
+
+
+def compiled(*names):
+    """A compiler's own operator three times: it launches kernels, captures them, and launches the graph of them."""
+    calls = [(10 + 20 * at, 15 + 20 * at) for at in range(len(names))]
+    events = [host("op", "CompiledFunction", 0, 90)]
+    for number, (name, (start, end)) in enumerate(zip(names, calls, strict=True)):
+        events += launched(start, end, kernel(end + 1, end + 5, correlation=1 + number, name=name), parent=0)
+    parent = len(events)
+    shapes = [{"event_id": at, "input_shapes": "[[8]]"} for at in (0, parent)]
+    events += [host("op", "CompiledFunction", 100, 190), call("cudaStreamBeginCapture", 105, 106)]
+    events += [
+        call("cudaLaunchKernel", 100 + start, 100 + end, correlation=start, parent=parent) for start, end in calls
+    ]
+    events += [call("cudaStreamEndCapture", 180, 181), host("op", "CompiledFunction", 300, 390)]
+    events.append(call("cudaGraphLaunch", 310, 320, correlation=99))
+    for number, name in enumerate(names):
+        side = {"graph_exec_id": 2, "graph_node_id": (2 << 32) + number}
+        events.append(kernel(330 + 50 * number, 370 + 50 * number, correlation=99, name=name, side=side))
+    return report(events, meta={"tool": "torch.profiler"}, op_detail=shapes)
+
+
+def test_captured_kernels_of_a_compiler_are_of_the_operators_that_they_say():
+    of = compiled("triton_poi_fused_add_mul_0", "ampere_sgemm_128x64_nn")
+    by_name = {row["name"]: row["captured_device_ns"] for row in ops(of).to_dicts()}
+    assert by_name == {"add, mul": 40, "gemm": 40, "CompiledFunction": 0}
+    assert {*op_kernels(of)["captured_name"]} == {"add, mul", "gemm", None}
+
+
+def test_a_place_is_around_what_a_compiler_calls_its_code():
+    ranges = ("layers.{}", "Torch-Compiled Region: 0/0", "## Call CompiledFxGraph fabc ##")
+    events = [
+        nvtx(name.format(layer), 100 * layer + depth, 100 * layer + 90 - depth)
+        for layer in range(2)
+        for depth, name in enumerate(ranges)
+    ]
+    nodes = [
+        {"process_id": 1, "graph_node_id": (3 << 32) + layer, "graph_exec_id": 3, "graph_id": None,
+         "captured_ns": 100 * layer + 22, "captured_thread_id": 1, "made_ns": 500}
+        for layer in range(2)
+    ]  # fmt: skip
+    events += [call("cudaLaunchKernel_v7000", 100 * layer + 20, 100 * layer + 25) for layer in range(2)]
+    events.append(call("cudaGraphLaunch", 1000, 1010, correlation=1))
+    for layer in range(2):
+        side = {"graph_exec_id": 3, "graph_node_id": (3 << 32) + layer}
+        events.append(kernel(1020 + 10 * layer, 1028 + 10 * layer, correlation=1, name="triton_mul_0", side=side))
+    assert captured(report(events, graph_nodes=nodes), by="place")["place"].to_list() == ["layers.#"]
+
+
+def test_captures_of_two_threads_at_once_have_their_own_calls():
+    """A graph of two kernels is none of captures of one each."""
+    events = [host("op", "aten::mm", 0, 5), *launched(1, 2, kernel(6, 7, correlation=1, name="gemm"), parent=0)]
+    shapes = [{"event_id": 0, "input_shapes": "[[2]]"}]
+    for thread, at in ((1, 10), (2, 11)):
+        events += [call("cudaStreamBeginCapture", at, at + 1, thread=thread)]
+        shapes.append({"event_id": len(events), "input_shapes": "[[2]]"})
+        events.append(host("op", "aten::mm", at + 5, at + 9, thread=thread))
+        inside = {"correlation": at, "parent": len(events) - 1, "thread": thread}
+        events.append(call("cudaLaunchKernel", at + 6, at + 7, **inside))
+        events.append(call("cudaStreamEndCapture", at + 30, at + 31, thread=thread))
+    events.append(call("cudaGraphLaunch", 140, 141, correlation=20))
+    for number in range(2):
+        side = {"graph_exec_id": 9, "graph_node_id": (9 << 32) + number}
+        start = 150 + 20 * number
+        events.append(kernel(start, start + 10, correlation=20, name="gemm", side=side))
+    of = report(events, meta={"tool": "torch.profiler"}, op_detail=shapes)
+    assert {*captured(of)["how"]} == {OLDER}
