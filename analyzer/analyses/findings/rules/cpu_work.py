@@ -285,7 +285,7 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
     named = pl.col("named") & (pl.col("to_host_bytes").fill_null(0) < LARGE_BYTES)
     computing = downloads & (by_operators | by_others) & used & ~new & ~named & ~pl.col("makes")
     long = (pl.col("top_ns") >= _LONG_NS) & ~pl.col("created")
-    stacked = uploads & long & _JOINS
+    stacked = (uploads & long & _JOINS).fill_null(value=False)
     kind = (
         pl.when(computing | (uploads & long & pl.col("top").str.contains(_COMPUTES)))
         .then(pl.lit("cpu-operators"))

@@ -560,7 +560,7 @@ def padded_batches(report: Report) -> Findings:
 
 def _put_together(report: Report) -> Batches:
     """The batches that pad_sequence makes of tensors of several lengths."""
-    joins = on_host.each_input(on_host.outermost(report).filter(name="aten::pad_sequence"))
+    joins = on_host.each_input(on_host.outermost(report).filter(name="aten::pad_sequence")).drop_nulls("sides")
     lengths = joins.group_by("row", maintain_order=True).agg(pl.col("sides").list.first().cast(pl.Int64))["sides"]
     filled = ((max(each), tuple(each)) for each in lengths.to_list())
     return Batches(line_that_reads(report, r"\bpad_sequence\(", 1), tuple(filled))

@@ -326,6 +326,7 @@ def test_padding_of_batches_that_pad_sequence_puts_together(other, spared):
     of = of_shapes(*joins, ("aten::linear", "[[2, 64, 9], [9, 9]]", 50_000))
     told = padded_batches(of)
     assert_told(told, [int(5 * 50_000 * spared)] * bool(spared), *["With samples sorted by length"] * bool(spared))
+    assert padded_batches(of_shapes(("aten::pad_sequence", None, 1000))) == []
 
 
 @pytest.mark.parametrize(
