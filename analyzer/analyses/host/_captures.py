@@ -335,8 +335,9 @@ def captured_by_order(report: Report, source: Report) -> pl.DataFrame:
     capture = pl.when(lone).then("capture").alias("capture")
     fits = fits.select(capture, "graph", sure=pl.col("sure") | pl.col("warmed") | ~lone).unique()
     rows = launches.select("call_row", "graph").join(fits, on="graph")
-    rows = rows.join(ran.select("row", "call_row", "place"), on="call_row").drop("call_row")
-    return rows.join(calls, on=["capture", "place"], how="left").select("row", "call_row", "sure")
+    rows = rows.join(ran.select("row", "call_row", "place", "ordered"), on="call_row").drop("call_row")
+    rows = rows.join(calls, on=["capture", "place"], how="left")
+    return rows.select("row", "call_row", pl.col("sure") & (pl.col("ordered") | pl.col("call_row").is_null()))
 
 
 def _run_before(source: Report, calls: pl.DataFrame, alone: pl.DataFrame) -> pl.DataFrame:
@@ -405,9 +406,11 @@ def _by(report: Report, calls: pl.DataFrame) -> pl.Series:
 def _operations(report: Report) -> pl.DataFrame:
     """Operations with their launch: row, call_row, at, graph (whether one launched it), place in it, and more.
 
-    Those are process_id, kind, what (a number of name and launch shape), and exec (that of the executable graph).
+    Those are process_id, kind, what (a number of name and launch shape), exec (that of the executable graph), and
+    ordered: branches on several streams without numbers of nodes have no order that a capture tells.
     """
-    work = operations(report, "call_row", "call_name", "call_start", "graph_node_id", *SHAPE).drop_nulls("call_row")
+    facts = ("call_row", "call_name", "call_start", "graph_node_id", "stream", *SHAPE)
+    work = operations(report, *facts).drop_nulls("call_row")
     launched = _call_kinds.graph_call(report, work.get_column("call_name"))
     work = work.with_columns(pl.col("kind", "name").cast(pl.String), graph=launched)
     work = work.sort("call_row", pl.col("graph_node_id").fill_null(0), "start", "row")
@@ -417,5 +420,6 @@ def _operations(report: Report) -> pl.DataFrame:
         mixed(["kind", "name", *SHAPE]).alias("what"),
         exec=pl.col("graph_node_id") // model.NODES_OF_A_GRAPH,
         place=pl.int_range(pl.len()).over("call_row"),
+        ordered=(pl.col("graph_node_id").is_not_null() | (pl.col("stream").n_unique() == 1)).all().over("call_row"),
         at="call_start",
     )

@@ -671,3 +671,21 @@ def test_captures_of_two_threads_at_once_have_their_own_calls():
         events.append(kernel(start, start + 10, correlation=20, name="gemm", side=side))
     of = report(events, meta={"tool": "torch.profiler"}, op_detail=shapes)
     assert {*captured(of)["how"]} == {OLDER}
+
+
+@pytest.mark.parametrize(("streams", "how"), [((8, 7), LIKELY), ((7, 7), CAPTURED)])
+def test_branches_on_several_streams_without_numbers_of_nodes_have_no_sure_order(streams, how):
+    events, inputs = (
+        [host("op", "aten::mm", 0, 5), *launched(1, 2, kernel(6, 7, correlation=1, name="gemm"), parent=0)],
+        [0],
+    )
+    events.append(call("cudaStreamBeginCapture", 10, 11))
+    for at in (12, 22):
+        inputs.append(len(events))
+        events.append(host("op", "aten::mm", at + 1, at + 4))
+        events.append(call("cudaLaunchKernel", at + 2, at + 3, correlation=at, parent=inputs[-1]))
+    events += [call("cudaStreamEndCapture", 32, 33), call("cudaGraphLaunch", 40, 41, correlation=5)]
+    for stream, at in zip(streams, (44, 46), strict=True):
+        events.append(kernel(at, at + 1, correlation=5, name="gemm", stream=stream))
+    shapes = [{"event_id": at, "input_shapes": "[[2]]"} for at in inputs]
+    assert {*captured(report(events, meta={"tool": "torch.profiler"}, op_detail=shapes))["how"]} == {how}
